@@ -1,0 +1,1 @@
+"""The service socket: OpenAI-compatible HTTP/SSE over a hardened hypercorn."""

@@ -1,0 +1,164 @@
+"""What the core wants done. The shell performs effects in order and decides nothing.
+
+Source: SPEC section 3, 4 (S §3–§5).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+
+
+class FinishReason(Enum):
+    """How a reply that succeeded ended; the values are OpenAI's."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class RefusalKind(Enum):
+    """The three refusals of S §5.2; ``api.errors`` gives them their status."""
+
+    INVALID = "invalid"
+    CAPACITY = "capacity"
+    UNAVAILABLE = "unavailable"
+
+
+@attrs.frozen
+class Refusal:
+    """Why a request was not admitted.
+
+    Args:
+        kind: whose fault it is: the request's, the load's, the service's.
+        code: machine-readable (``queue_full``, ``context_length_exceeded``, ``draining`` ...).
+        message: one sentence naming the limit.
+        retry_after_s: estimate of when to come back, or None.
+        prompt_tokens, limit_tokens: both counts, for ``context_length_exceeded``.
+    """
+
+    kind: RefusalKind
+    code: str
+    message: str
+    retry_after_s: float | None = None
+    prompt_tokens: int | None = None
+    limit_tokens: int | None = None
+
+
+@attrs.frozen
+class Place:
+    """The request has a waiting place and a generation: tokenize its prompt and offer it."""
+
+    request: RequestId
+    generation: GenerationId
+
+
+@attrs.frozen
+class Refuse:
+    """The request ended before admission. Its stream closes with this."""
+
+    request: RequestId
+    refusal: Refusal
+
+
+@attrs.frozen
+class Admit:
+    """The request holds a lane; its client may be told (headers may be sent)."""
+
+    request: RequestId
+    prompt_tokens: int
+    max_new_tokens: int
+    queued_s: float
+
+
+@attrs.frozen
+class Deliver:
+    """Hand one lane's output, as the sampler made it, to the request's stream."""
+
+    request: RequestId
+    output: object
+
+
+@attrs.frozen
+class Finish:
+    """The reply is whole. The stream flushes what it held back and closes."""
+
+    request: RequestId
+    reason: FinishReason
+    truncated_by: str | None = None
+
+
+@attrs.frozen
+class Fail:
+    """The admitted request is lost. The stream closes with an error."""
+
+    request: RequestId
+    reason: FaultReason
+    retryable: bool
+
+
+@attrs.frozen
+class Drop:
+    """The request was cancelled and nothing of it is left with the device. The stream closes silently."""
+
+    request: RequestId
+
+
+@attrs.frozen
+class AllocateSequence:
+    """Ask the runtime for a KV sequence of up to ``tokens`` in ``lane``."""
+
+    generation: GenerationId
+    lane: LaneId
+    request: RequestId
+    tokens: int
+
+
+@attrs.frozen
+class ReleaseSequence:
+    """Give the lane's sequence back to the runtime, which must confirm."""
+
+    generation: GenerationId
+    lane: LaneId
+    sequence: SequenceId
+
+
+@attrs.frozen
+class SubmitJob:
+    """Run the job on the engine: submitted and drained, or not submitted."""
+
+    engine: EngineId
+    job: Job
+
+
+@attrs.frozen
+class Quarantined:
+    """A job's fate is unknown: its engine takes no more work, health is failed, the process must be replaced."""
+
+    engine: EngineId
+    reason: FaultReason
+
+
+@attrs.frozen
+class Drained:
+    """After `DrainBegan`: no request is left and no job is in flight. Said once."""
+
+
+Effect = (
+    Place
+    | Refuse
+    | Admit
+    | Deliver
+    | Finish
+    | Fail
+    | Drop
+    | AllocateSequence
+    | ReleaseSequence
+    | SubmitJob
+    | Quarantined
+    | Drained
+)

@@ -1,0 +1,212 @@
+"""What the core is told. Every event is frozen; those of the device carry generation and job id.
+
+Source: SPEC section 3 (S §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import attrs
+
+from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.profiles import ModelShape
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+
+
+class CancelReason(Enum):
+    """Why a request was given up before its end."""
+
+    CLIENT_GONE = "client_gone"
+    REJECTED_INPUT = "rejected_input"
+    """Its prompt turned out invalid after it had its place (tokenizing, template)."""
+    SHUTDOWN = "shutdown"
+
+
+class FaultReason(Enum):
+    """The closed set of reasons a device outcome may carry; metrics label by it."""
+
+    DEVICE_BUSY = "device_busy"
+    TIMEOUT = "timeout"
+    CCU_FAULT = "ccu_fault"
+    DEVICE_LOST = "device_lost"
+    OUTPUT_ERROR = "output_error"
+    BAD_LOGITS = "bad_logits"
+    RUNTIME_ERROR = "runtime_error"
+    NO_CAPACITY = "no_capacity"
+
+
+# ---- requests ---------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Arrived:
+    """A request is at the door; its prompt has not been tokenized. It takes a waiting place or is refused.
+
+    Args:
+        deadline_s: monotonic; None for the policy's default.
+    """
+
+    request: RequestId
+    tenant: str
+    alias: str
+    deadline_s: float | None
+
+
+@attrs.frozen
+class Offered:
+    """The request's prompt is known: it may be priced, queued, admitted.
+
+    Args:
+        prompt: token ids, at least one.
+        max_new_tokens: tokens asked for; None for as many as the context holds.
+    """
+
+    request: RequestId
+    prompt: Sequence[int]
+    max_new_tokens: int | None
+
+
+@attrs.frozen
+class Cancelled:
+    """Somebody gave the request up. Idempotent; unheard-of and ended ids are ignored."""
+
+    request: RequestId
+    reason: CancelReason
+
+
+# ---- the device -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SequenceAllocated:
+    """The runtime holds a KV sequence in the lane that was asked for."""
+
+    generation: GenerationId
+    lane: LaneId
+    request: RequestId
+    sequence: SequenceId
+
+
+@attrs.frozen
+class SequenceRefused:
+    """The runtime could not allocate now; the lane holds nothing."""
+
+    generation: GenerationId
+    lane: LaneId
+    request: RequestId
+    reason: FaultReason
+
+
+@attrs.frozen
+class SequenceReleased:
+    """The runtime's answer to a release; only a confirmed one makes the lane Free."""
+
+    generation: GenerationId
+    lane: LaneId
+    sequence: SequenceId
+    confirmed: bool
+
+
+@attrs.frozen
+class LaneResult:
+    """What one lane's sampling came to.
+
+    Args:
+        lane: the lane, as it stood in the job.
+        request: its request, as it stood in the job.
+        token: the sampled token id; None if the lane failed.
+        stopped: the text side saw the reply's natural end (an end token, or a stop string).
+        failed: why the lane failed by itself, or None.
+        output: what the client is to be given; the core passes it on without looking in.
+    """
+
+    lane: LaneId
+    request: RequestId
+    token: int | None
+    stopped: bool = False
+    failed: FaultReason | None = None
+    output: object = None
+
+
+@attrs.frozen
+class JobFinished:
+    """Device and output succeeded: KV was written; each lane has its own result."""
+
+    job: JobId
+    generation: GenerationId
+    results: tuple[LaneResult, ...]
+
+
+@attrs.frozen
+class JobFailed:
+    """The device finished the job, but its output failed: nothing may be committed."""
+
+    job: JobId
+    generation: GenerationId
+    reason: FaultReason
+
+
+@attrs.frozen
+class JobNotSubmitted:
+    """The device did not take the job; nothing happened to any lane."""
+
+    job: JobId
+    generation: GenerationId
+    reason: FaultReason
+
+
+@attrs.frozen
+class JobUnknown:
+    """Timeout, fault or loss: nobody knows what the job did. Its lanes and engine are quarantined."""
+
+    job: JobId
+    generation: GenerationId
+    reason: FaultReason
+
+
+# ---- generations and the service ---------------------------------------------------------------
+
+
+@attrs.frozen
+class GenerationAdvanced:
+    """A load, drain or unload took a step.
+
+    Args:
+        shape: what the model offers; given with the step that makes it Ready.
+    """
+
+    generation: GenerationId
+    alias: str
+    step: GenerationEvent
+    shape: ModelShape | None = None
+
+
+@attrs.frozen
+class DrainBegan:
+    """No new requests; those that wait are refused; those that run may finish until ``deadline_s``."""
+
+    deadline_s: float
+
+
+@attrs.frozen
+class TimePassed:
+    """The moment that `next_wakeup` asked for has come."""
+
+
+Event = (
+    Arrived
+    | Offered
+    | Cancelled
+    | SequenceAllocated
+    | SequenceRefused
+    | SequenceReleased
+    | JobFinished
+    | JobFailed
+    | JobNotSubmitted
+    | JobUnknown
+    | GenerationAdvanced
+    | DrainBegan
+    | TimePassed
+)

@@ -1,0 +1,174 @@
+"""Device jobs: what is handed to an engine, and the table of what is in flight.
+
+A job is either not submitted or drained; there is no third way. Each job ends in this table exactly once,
+whatever became of the requests in it.
+
+Source: SPEC section 2, 3, 9 (S §2 ``DecodeBatch``, §4, §14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from calculet_trio.core.profiles import BatchProfile, PrefillProfile
+from calculet_trio.core.transition import Machine, Table
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+
+
+class EngineId(Enum):
+    """The device's job engines."""
+
+    PING = "ping"
+    PONG = "pong"
+
+
+@attrs.frozen
+class LaneWork:
+    """What one lane does in one job.
+
+    Args:
+        request: whose lane it is.
+        sequence: the KV sequence resident in it.
+        lane: where that sequence's KV lies.
+        index: the lane's row in this batch, and in the logits that come back.
+        tokens: token ids to append, in order; one for decode.
+        position: the position of the first of them: the lane's committed length.
+    """
+
+    request: RequestId
+    sequence: SequenceId
+    lane: LaneId
+    index: int
+    tokens: Sequence[int]
+    position: int
+
+
+@attrs.frozen
+class PrefillJob:
+    """One sequence's prompt, as one job; logits of its last token come back."""
+
+    job: JobId
+    generation: GenerationId
+    profile: PrefillProfile
+    work: LaneWork
+
+    @property
+    def lanes(self) -> tuple[LaneWork, ...]:
+        return (self.work,)
+
+    @property
+    def phase(self) -> str:
+        return "prefill"
+
+
+@attrs.frozen
+class DecodeJob:
+    """One token for each of up to ``profile.compiled_batch`` lanes.
+
+    Lanes ``first_lane .. first_lane + compiled_batch - 1`` are addressed; those without an entry in
+    ``lanes`` are inactive and must neither compute attention nor write KV.
+    """
+
+    job: JobId
+    generation: GenerationId
+    profile: BatchProfile
+    first_lane: LaneId
+    lanes: tuple[LaneWork, ...]
+
+    @property
+    def phase(self) -> str:
+        return "decode"
+
+
+Job = PrefillJob | DecodeJob
+
+
+class JobState(Enum):
+    IN_FLIGHT = "in_flight"
+    SETTLED = "settled"
+    WITHDRAWN = "withdrawn"
+    UNKNOWN = "unknown"
+
+
+class JobEvent(Enum):
+    SETTLE = "settle"
+    WITHDRAW = "withdraw"
+    LOSE = "lose"
+
+
+JOB_TABLE: Final = Table[JobState, JobEvent](
+    "job",
+    JobState,
+    {
+        JobState.IN_FLIGHT: {
+            JobEvent.SETTLE: JobState.SETTLED,  # the device answered; each lane has its own outcome
+            JobEvent.WITHDRAW: JobState.WITHDRAWN,  # the device never took it
+            JobEvent.LOSE: JobState.UNKNOWN,  # nobody knows what it did, or still does
+        },
+        JobState.SETTLED: {},
+        JobState.WITHDRAWN: {},
+        JobState.UNKNOWN: {},
+    },
+)
+
+
+class JobRecord(Machine[JobState, JobEvent]):
+    """A job from its plan to its one ending."""
+
+    __slots__ = ("job", "engine", "submitted_s")
+
+    table = JOB_TABLE
+
+    def __init__(self, job: Job, engine: EngineId, *, submitted_s: float) -> None:
+        super().__init__(JobState.IN_FLIGHT)
+        self.job = job
+        self.engine = engine
+        self.submitted_s = submitted_s
+
+
+class JobTable:
+    """The jobs in flight, at most one per engine, and those whose fate is unknown.
+
+    Settled and withdrawn jobs leave the table; an Unknown job stays in it for the life of the process,
+    because its buffers and lanes do.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[JobId, JobRecord] = {}
+        self._next = 1
+
+    def new_id(self) -> JobId:
+        job = JobId(self._next)
+        self._next += 1
+        return job
+
+    def open(self, job: Job, engine: EngineId, now: float) -> JobRecord:
+        record = JobRecord(job, engine, submitted_s=now)
+        self._records[job.job] = record
+        return record
+
+    def in_flight(self, job: JobId) -> JobRecord | None:
+        """The record of a job that has not ended yet; None for a stale or unheard-of id."""
+        record = self._records.get(job)
+        return record if record is not None and record.state is JobState.IN_FLIGHT else None
+
+    def end(self, record: JobRecord, event: JobEvent) -> None:
+        if record.advance(event) is not JobState.UNKNOWN:
+            del self._records[record.job.job]
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(record.state is JobState.IN_FLIGHT for record in self._records.values())
+
+    @property
+    def unknown_count(self) -> int:
+        return sum(record.state is JobState.UNKNOWN for record in self._records.values())
+
+    def idle_engine(self, engines: Sequence[EngineId]) -> EngineId | None:
+        """The first of ``engines`` that has no job, in flight or unknown."""
+        busy = [record.engine for record in self._records.values()]
+        return next((engine for engine in engines if engine not in busy), None)

@@ -1,0 +1,112 @@
+"""What a configured model offers the scheduler: its batch profiles and the shape of its KV lanes.
+
+Source: SPEC section 2, 6, 7 (S §2 ``BatchProfile``, §7.3, §8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+import attrs
+
+from calculet_trio.ids import LaneId
+
+
+class InactiveLanePolicy(Enum):
+    """How a batch keeps a lane without a sequence from computing or writing anything.
+
+    Lanes are never filled with token 0: a profile of more than one lane whose package declares no mask
+    contract (`NONE`) does not become Ready.
+    """
+
+    NONE = "none"
+    VALID_MASK = "valid_mask"
+    """A tensor or CSR of the graph says which lanes count; the others write no KV and return no logits."""
+
+
+@attrs.frozen
+class PrefillProfile:
+    """The prefill submodel: one sequence a job (S §6).
+
+    Args:
+        submodel: its exact name in the package.
+        max_seq: the longest context, in tokens, that a job may reach.
+    """
+
+    submodel: str
+    max_seq: int
+
+
+@attrs.frozen
+class BatchProfile:
+    """One compiled decode graph. ``compiled_batch`` comes from the package, never from configuration.
+
+    Args:
+        submodel: its exact name in the package.
+        compiled_batch: lanes the graph was compiled for.
+        max_seq: the longest context, in tokens, that a lane of this profile holds.
+        inactive_lane: how lanes without a sequence are kept out of the batch.
+    """
+
+    submodel: str
+    compiled_batch: int
+    max_seq: int
+    inactive_lane: InactiveLanePolicy
+
+
+@attrs.frozen
+class ModelShape:
+    """Everything the scheduler may know of a configured model.
+
+    Args:
+        prefill: the prefill submodel.
+        decode: the decode profiles, smallest batch first.
+        lanes: KV lanes resident on the device; lane ids are ``0 .. lanes - 1``.
+        max_seq: the longest context of any lane, in tokens.
+        vocab_size: tokens a sampler may return are ``0 .. vocab_size - 1``.
+    """
+
+    prefill: PrefillProfile
+    decode: tuple[BatchProfile, ...]
+    lanes: int
+    max_seq: int
+    vocab_size: int
+
+
+@attrs.frozen
+class LaneWindow:
+    """Contiguous lanes ``first .. first + profile.compiled_batch - 1`` that one decode job addresses."""
+
+    profile: BatchProfile
+    first: LaneId
+
+    def covers(self, lane: LaneId) -> bool:
+        return self.first <= lane < self.first + self.profile.compiled_batch
+
+
+def choose_window(ready: Collection[LaneId], *, must: LaneId, shape: ModelShape) -> LaneWindow:
+    """The cheapest window that holds ``must`` and as many ready lanes as any window can.
+
+    Args:
+        ready: lanes whose sequence waits for its next token; ``must`` is one of them.
+        must: the lane whose turn it is: whatever else is chosen, it decodes now.
+        shape: the model; its profiles are contiguous-lane.
+
+    Returns:
+        Of the windows that cover most ready lanes the one of the smallest profile, lowest lane first.
+
+    Source: SPEC section 6 (S §8), for packages whose batches address contiguous lanes.
+    """
+    best: tuple[int, int, int] | None = None
+    chosen: LaneWindow | None = None
+    for profile in shape.decode:
+        size = profile.compiled_batch
+        last_first = min(must, shape.lanes - size)
+        for first in range(max(0, must - size + 1), last_first + 1):
+            covered = sum(first <= lane < first + size for lane in ready)
+            rank = (-covered, size, first)
+            if best is None or rank < best:
+                best, chosen = rank, LaneWindow(profile, LaneId(first))
+    assert chosen is not None, "a shape has a profile of one lane, or one that spans them all"
+    return chosen

@@ -1,0 +1,69 @@
+"""State machines as tables: one mapping per machine, one function that moves it.
+
+A table has every state as a key, so that it reads as the machine's documentation; a pair that is not in
+it is a defect of this program (`IllegalTransition`), never bad input.
+
+Source: the manner of h11's ``_state.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class IllegalTransition(AssertionError):
+    """An event arrived that the machine's table does not hold for its present state."""
+
+
+class Table(Generic[S, E]):
+    """One machine: ``Mapping[State, Mapping[EventKind, State]]`` with every state as a key.
+
+    Args:
+        name: how the machine is called in an `IllegalTransition`.
+        rows: for each state the events it takes and where they lead. A state whose row is empty is terminal.
+    """
+
+    __slots__ = ("name", "rows", "terminal")
+
+    def __init__(self, name: str, states: type[S], rows: Mapping[S, Mapping[E, S]]) -> None:
+        missing = [state for state in states if state not in rows]
+        assert not missing, f"{name}: states without a row: {missing}"
+        self.name = name
+        self.rows = rows
+        self.terminal = frozenset(state for state in states if not rows[state])
+
+    def after(self, state: S, event: E) -> S:
+        """The state that ``event`` leads to; raises `IllegalTransition` where the table has none."""
+        try:
+            return self.rows[state][event]
+        except KeyError:
+            raise IllegalTransition(f"{self.name}: {event.name} in {state.name}") from None
+
+
+class Machine(Generic[S, E]):
+    """Base of every entity with a state: only `advance` writes it."""
+
+    __slots__ = ("_state",)
+
+    table: Table[S, E]
+
+    def __init__(self, initial: S) -> None:
+        self._state = initial
+
+    @property
+    def state(self) -> S:
+        return self._state
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._state in self.table.terminal
+
+    def advance(self, event: E) -> S:
+        """Move to where the table says; the one place that writes ``_state``."""
+        self._state = self.table.after(self._state, event)
+        return self._state

@@ -1,0 +1,1 @@
+"""Observation: metrics, logs, traces. Never prompts, tokens or keys."""

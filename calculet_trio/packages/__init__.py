@@ -1,0 +1,1 @@
+"""Packages: manifest, store, pull, GGUF reading, ONNX graphs."""

@@ -1,0 +1,1 @@
+"""Runtimes: what computes. One blocking Protocol (`port`), several implementations, one contract suite."""

@@ -1,0 +1,219 @@
+"""The port: the one blocking interface between the shell and anything that runs a model.
+
+An implementation is driven from worker threads. It knows no scheduler, no trio and no HTTP. Outcomes of
+work are values; an exception from a runtime is a defect of that runtime, and the shell turns it into
+``Unknown(RUNTIME_ERROR)``.
+
+Threads: ``submit`` and ``wait`` of one engine come from one thread at a time, different engines from
+different threads. ``allocate``, ``release``, ``can_allocate``, ``memory`` and ``status`` come from
+another thread while jobs run. ``open``, ``configure``, ``warm_up``, ``golden``, ``reset_configuration``
+and ``close`` come while no job runs.
+
+Source: SPEC section 1, 7, 9, 14 (S §2, §9, §14; A §5).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NewType, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.core.profiles import ModelShape
+from calculet_trio.ids import GenerationId, LaneId, SequenceId
+
+Ticket = NewType("Ticket", int)
+"""A submitted job, as the runtime calls it."""
+
+Logits = npt.NDArray[np.float32]
+"""``f32[batch, vocab]``, rows by batch index; a view into a buffer the runtime owns and will reuse."""
+
+
+# ---- what a runtime is ------------------------------------------------------------------------
+
+
+@attrs.frozen
+class DeviceInfo:
+    """What was opened.
+
+    Args:
+        kind: what it really is: ``cpu``, ``emulated``, ``scripted``, ``calculet``. Read from the
+            hardware, never from a library's name.
+        name: for people.
+        engines: the job engines it has.
+        versions: component → version, as reported by the components.
+    """
+
+    kind: str
+    name: str
+    engines: tuple[EngineId, ...]
+    versions: dict[str, str]
+
+
+@attrs.frozen
+class TensorInfo:
+    """One input or output of a submodel, as the runtime itself reports it."""
+
+    submodel: str
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@attrs.frozen
+class KvLayout:
+    """Where KV lies: ``contiguous_lanes`` (a batch addresses adjacent lanes) or ``indirect``."""
+
+    kind: str
+    lanes: int
+    max_seq: int
+    bytes_per_token: int
+
+
+@attrs.frozen
+class ModelDescription:
+    """What a configured model turned out to be, inspected and not assumed.
+
+    Args:
+        capabilities: names of what the runtime claims it can do (``remove_tail`` ...); a claim is not
+            evidence (SPEC section 12).
+    """
+
+    shape: ModelShape
+    kv: KvLayout
+    tensors: tuple[TensorInfo, ...]
+    capabilities: frozenset[str]
+
+
+@attrs.frozen
+class MemoryUse:
+    """Device memory in bytes; ``total_bytes`` is None where the device's own figure cannot be trusted."""
+
+    used_bytes: int
+    total_bytes: int | None
+
+
+@attrs.frozen
+class DeviceStatus:
+    """Alive or not, and the device's own word for it."""
+
+    ok: bool
+    word: str
+
+
+# ---- outcomes -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Allocated:
+    sequence: SequenceId
+
+
+@attrs.frozen
+class NotAllocated:
+    """The device cannot hold another sequence now."""
+
+    reason: FaultReason
+
+
+@attrs.frozen
+class Submitted:
+    ticket: Ticket
+
+
+@attrs.frozen
+class NotSubmitted:
+    """The device did not take the job. Nothing was written anywhere."""
+
+    reason: FaultReason
+
+
+@attrs.frozen
+class Finished:
+    """The device answered.
+
+    Args:
+        logits: rows by batch index (prefill: one row). Rows of inactive lanes are unspecified.
+            Valid until the same engine's next ``submit``. None if the output failed.
+        failed: why the output must not be used, or None. With it, nothing may be committed.
+        device_s: time the device itself spent; None where the runtime cannot tell.
+    """
+
+    logits: Logits | None
+    failed: FaultReason | None = None
+    device_s: float | None = None
+
+
+@attrs.frozen
+class Unknown:
+    """The wait ended without an answer: timeout, fault, loss. Buffers and lanes are to be quarantined."""
+
+    reason: FaultReason
+
+
+@attrs.frozen
+class GoldenResult:
+    """Whether the model still says what its package recorded, and by how much it differs."""
+
+    passed: bool
+    detail: str
+
+
+# ---- the port -----------------------------------------------------------------------------------
+
+
+class Runtime(Protocol):
+    """Everything the shell may ask of a device. All calls block; see the module for threads."""
+
+    def open(self) -> DeviceInfo:
+        """Take the device. Raises `calculet_trio.errors.Unavailable` if it cannot be had."""
+
+    def configure(self, generation: GenerationId, package: Path) -> None:
+        """Put the package's model on the device under ``generation``.
+
+        Raises `calculet_trio.errors.PackageError` where the package does not fit the device; what was
+        begun is undone.
+        """
+
+    def inspect(self, generation: GenerationId) -> ModelDescription:
+        """Profiles, KV layout and tensors of a configured model."""
+
+    def warm_up(self, generation: GenerationId) -> None:
+        """Run every submodel once, so that the first request pays for nothing. No lane is touched."""
+
+    def golden(self, generation: GenerationId) -> GoldenResult:
+        """Replay the package's recorded inputs and compare. No lane holds a sequence meanwhile."""
+
+    def can_allocate(self, generation: GenerationId, sequences: int) -> bool:
+        """The runtime's hint that so many more sequences would fit; accounting is the core's."""
+
+    def allocate(self, generation: GenerationId, lane: LaneId, tokens: int) -> Allocated | NotAllocated:
+        """An empty KV sequence of up to ``tokens`` in ``lane``. Returns at once; never waits for room."""
+
+    def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
+        """Forget the sequence and its KV. True only if the runtime is certain that the lane is empty."""
+
+    def remove_tail(self, generation: GenerationId, sequence: SequenceId, tokens: int) -> bool:
+        """Drop the last ``tokens`` of a sequence that no job holds. True if done."""
+
+    def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
+        """Hand a job over. Validates every lane first: a bad one is ``NotSubmitted`` for the whole job."""
+
+    def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
+        """Block until the job is done or ``timeout_s`` have passed. Called once per ticket."""
+
+    def memory(self) -> MemoryUse:
+        """Device memory; callable at any time."""
+
+    def status(self) -> DeviceStatus:
+        """The device's health word; callable at any time."""
+
+    def reset_configuration(self) -> bool:
+        """Unload every model. True if the device is known to be quiet afterwards."""
+
+    def close(self) -> None:
+        """Give the device back. Never raises."""

@@ -1,0 +1,1 @@
+"""The trio shell: performs what the core decides, and nothing else."""
