@@ -21,11 +21,10 @@ class CancelReason(Enum):
     CLIENT_GONE = "client_gone"
     REJECTED_INPUT = "rejected_input"
     """Its prompt turned out invalid after it had its place (tokenizing, template)."""
-    SHUTDOWN = "shutdown"
 
 
 class FaultReason(Enum):
-    """The closed set of reasons a device outcome may carry; metrics label by it."""
+    """The closed set of reasons for which work or a request may be lost; metrics label by it."""
 
     DEVICE_BUSY = "device_busy"
     TIMEOUT = "timeout"
@@ -35,6 +34,8 @@ class FaultReason(Enum):
     BAD_LOGITS = "bad_logits"
     RUNTIME_ERROR = "runtime_error"
     NO_CAPACITY = "no_capacity"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    SHUTDOWN = "shutdown"
 
 
 # ---- requests ---------------------------------------------------------------------------------

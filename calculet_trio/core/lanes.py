@@ -1,0 +1,189 @@
+"""KV lanes: where sequences live on the device, and why no lane can leak from one user to another.
+
+A lane is reserved for one request, allocated by the runtime, updated by jobs, released, and Free again only
+when the runtime confirmed that it is empty. A lane whose content nobody knows goes to nobody.
+
+Source: SPEC section 7 (S §9.1, §9.2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import Final
+
+from calculet_trio.core.transition import Machine, Table
+from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+
+
+class LaneState(Enum):
+    FREE = "free"
+    RESERVED = "reserved"
+    ACTIVE = "active"
+    UPDATING = "updating"
+    UNKNOWN = "unknown"
+    RELEASING = "releasing"
+
+
+class LaneEvent(Enum):
+    RESERVE = "reserve"
+    ALLOCATED = "allocated"
+    REFUSED = "refused"
+    SUBMIT = "submit"
+    COMMIT = "commit"
+    WITHDRAW = "withdraw"
+    LOSE = "lose"
+    RELEASE = "release"
+    RELEASED = "released"
+    UNCONFIRMED = "unconfirmed"
+    RESET = "reset"
+
+
+_S, _E = LaneState, LaneEvent
+
+LANE_TABLE: Final = Table[LaneState, LaneEvent](
+    "lane",
+    LaneState,
+    {
+        _S.FREE: {_E.RESERVE: _S.RESERVED},
+        _S.RESERVED: {_E.ALLOCATED: _S.ACTIVE, _E.REFUSED: _S.FREE, _E.LOSE: _S.UNKNOWN},
+        _S.ACTIVE: {_E.SUBMIT: _S.UPDATING, _E.RELEASE: _S.RELEASING, _E.LOSE: _S.UNKNOWN},
+        _S.UPDATING: {_E.COMMIT: _S.ACTIVE, _E.WITHDRAW: _S.ACTIVE, _E.LOSE: _S.UNKNOWN},
+        _S.RELEASING: {_E.RELEASED: _S.FREE, _E.UNCONFIRMED: _S.UNKNOWN, _E.LOSE: _S.UNKNOWN},
+        _S.UNKNOWN: {_E.RESET: _S.FREE},  # only a device reset makes such a lane usable again
+    },
+)
+
+
+class KvLane(Machine[LaneState, LaneEvent]):
+    """One lane of one generation.
+
+    ``committed_len <= reserved_len <= max_seq`` at all times. ``updating_len`` tokens are in a job that has
+    not ended; they are committed by device *and* output success, or never.
+    """
+
+    __slots__ = ("id", "request", "sequence", "committed_len", "reserved_len", "updating_len")
+
+    table = LANE_TABLE
+
+    def __init__(self, lane: LaneId) -> None:
+        super().__init__(LaneState.FREE)
+        self.id = lane
+        self._empty()
+
+    def _empty(self) -> None:
+        self.request: RequestId | None = None
+        self.sequence: SequenceId | None = None
+        self.committed_len = 0
+        self.reserved_len = 0
+        self.updating_len = 0
+
+    def reserve(self, request: RequestId, tokens: int) -> None:
+        self.advance(LaneEvent.RESERVE)
+        self.request = request
+        self.reserved_len = tokens
+
+    def allocated(self, sequence: SequenceId) -> None:
+        self.advance(LaneEvent.ALLOCATED)
+        self.sequence = sequence
+
+    def refused(self) -> None:
+        self.advance(LaneEvent.REFUSED)
+        self._empty()
+
+    def submit(self, tokens: int) -> None:
+        assert self.committed_len + tokens <= self.reserved_len, "a job may not outgrow its lane's reservation"
+        self.advance(LaneEvent.SUBMIT)
+        self.updating_len = tokens
+
+    def commit(self) -> None:
+        self.advance(LaneEvent.COMMIT)
+        self.committed_len += self.updating_len
+        self.updating_len = 0
+
+    def withdraw(self) -> None:
+        self.advance(LaneEvent.WITHDRAW)
+        self.updating_len = 0
+
+    def lose(self) -> None:
+        self.advance(LaneEvent.LOSE)
+
+    def release(self) -> SequenceId:
+        self.advance(LaneEvent.RELEASE)
+        assert self.sequence is not None
+        return self.sequence
+
+    def released(self, *, confirmed: bool) -> None:
+        self.advance(LaneEvent.RELEASED if confirmed else LaneEvent.UNCONFIRMED)
+        if confirmed:
+            self._empty()
+
+
+class KvLanes:
+    """All lanes of one generation.
+
+    Args:
+        generation: whose lanes these are.
+        lanes: how many; ids are ``0 .. lanes - 1``.
+        max_seq: tokens that one lane holds at most.
+    """
+
+    def __init__(self, generation: GenerationId, *, lanes: int, max_seq: int) -> None:
+        self.generation = generation
+        self.max_seq = max_seq
+        self._lanes = tuple(KvLane(LaneId(lane)) for lane in range(lanes))
+
+    def __getitem__(self, lane: LaneId) -> KvLane:
+        return self._lanes[lane]
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def reserve(self, request: RequestId, tokens: int) -> KvLane | None:
+        """The lowest free lane, so that running lanes stay close together and small profiles cover them."""
+        assert 0 < tokens <= self.max_seq
+        for lane in self._lanes:
+            if lane.state is LaneState.FREE:
+                lane.reserve(request, tokens)
+                return lane
+        return None
+
+    @property
+    def free(self) -> int:
+        return sum(lane.state is LaneState.FREE for lane in self._lanes)
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens of KV that lanes in use may grow to; an Unknown lane's stay charged."""
+        return sum(lane.reserved_len for lane in self._lanes)
+
+    @property
+    def committed_tokens(self) -> int:
+        return sum(lane.committed_len for lane in self._lanes)
+
+    @property
+    def in_transit(self) -> bool:
+        """Whether an answer of the runtime on an allocation, a job or a release is still to come."""
+        waiting = (LaneState.RESERVED, LaneState.UPDATING, LaneState.RELEASING)
+        return any(lane.state in waiting for lane in self._lanes)
+
+    def by_state(self) -> Counter[LaneState]:
+        return Counter(lane.state for lane in self._lanes)
+
+    def lose_all(self) -> None:
+        """The device's state is unknown: so is every lane that is not known to be empty."""
+        for lane in self._lanes:
+            if lane.state not in (LaneState.FREE, LaneState.UNKNOWN):
+                lane.lose()
+
+    def check(self) -> None:
+        """Assert the invariants of SPEC section 7 that a single lane's table cannot hold by itself."""
+        held = [lane for lane in self._lanes if lane.state is not LaneState.FREE]
+        known = [lane.request for lane in held if lane.state is not LaneState.UNKNOWN]
+        assert len(known) == len(set(known)), "one lane per request"
+        sequences = [lane.sequence for lane in held if lane.sequence is not None]
+        assert len(sequences) == len(set(sequences)), "one lane per sequence"
+        for lane in self._lanes:
+            assert 0 <= lane.committed_len + lane.updating_len <= lane.reserved_len <= self.max_seq
+            assert (lane.state is LaneState.FREE) == (lane.request is None)
+            assert lane.updating_len == 0 or lane.state in (LaneState.UPDATING, LaneState.UNKNOWN)

@@ -1,0 +1,66 @@
+"""RequestRegistry: every live request, each of which enters a terminal state once and then leaves.
+
+Source: SPEC section 3 (S §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.ids import GenerationId, RequestId
+
+
+class RequestRegistry:
+    """Live requests by id, and the running totals that admission asks for; every operation is O(1)."""
+
+    def __init__(self) -> None:
+        self._requests: dict[RequestId, Request] = {}
+        self._waiting = 0
+        self._waiting_prompt_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        """A snapshot in order of arrival, so that requests may end while it is walked."""
+        return iter(list(self._requests.values()))
+
+    def create(
+        self, request: RequestId, *, tenant: str, generation: GenerationId, arrived_s: float, deadline_s: float
+    ) -> Request:
+        assert request not in self._requests, "request ids are never reused"
+        entry = Request(request, tenant=tenant, generation=generation, arrived_s=arrived_s, deadline_s=deadline_s)
+        self._requests[request] = entry
+        self._waiting += 1
+        return entry
+
+    def get(self, request: RequestId) -> Request | None:
+        """The live request, or None for one that has ended or was never here."""
+        return self._requests.get(request)
+
+    def move(self, request: Request, event: RequestEvent) -> None:
+        """Advance the request by its table, keep the totals, and let it go once it is terminal."""
+        waited, tokens_before = request.is_waiting, len(request.prompt)
+        request.advance(event)
+        if waited and not request.is_waiting:
+            self._waiting -= 1
+            self._waiting_prompt_tokens -= tokens_before
+        if request.is_terminal:
+            del self._requests[request.id]
+
+    def price(self, request: Request, *, prompt: tuple[int, ...], max_new_tokens: int) -> None:
+        """A waiting request's prompt is known: its tokens count as waiting from now on."""
+        assert request.is_waiting
+        assert not request.prompt
+        request.prompt = prompt
+        request.max_new_tokens = max_new_tokens
+        self._waiting_prompt_tokens += len(prompt)
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    @property
+    def waiting_prompt_tokens(self) -> int:
+        return self._waiting_prompt_tokens

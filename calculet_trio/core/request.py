@@ -1,0 +1,165 @@
+"""A request's life: eleven states in one table, and the sequence that the scheduler moves through them.
+
+Source: SPEC section 2, 3 (S §2 ``RequestState``, ``SequenceState``, §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from calculet_trio.core.events import CancelReason, FaultReason
+from calculet_trio.core.lanes import KvLane
+from calculet_trio.core.transition import Machine, Table
+from calculet_trio.ids import GenerationId, RequestId
+
+
+class RequestState(Enum):
+    NEW = "new"
+    WAITING_MODEL = "waiting_model"
+    WAITING_ADMISSION = "waiting_admission"
+    PREFILL_READY = "prefill_ready"
+    PREFILL_RUNNING = "prefill_running"
+    DECODE_READY = "decode_ready"
+    DECODE_RUNNING = "decode_running"
+    FINISHING = "finishing"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class RequestEvent(Enum):
+    WAIT_MODEL = "wait_model"
+    MODEL_READY = "model_ready"
+    QUEUE = "queue"
+    ADMIT = "admit"
+    SUBMIT = "submit"
+    WITHDRAW = "withdraw"
+    COMMIT = "commit"
+    FINISH = "finish"
+    RELEASED = "released"
+    CANCEL = "cancel"
+    REFUSE = "refuse"
+    FAIL = "fail"
+
+
+_S, _E = RequestState, RequestEvent
+
+# CANCEL stands in a running state's row for the moment at which its job has drained: while the job is with
+# the device a cancellation only sets `Request.give_up`.
+REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
+    "request",
+    RequestState,
+    {
+        _S.NEW: {
+            _E.WAIT_MODEL: _S.WAITING_MODEL,
+            _E.QUEUE: _S.WAITING_ADMISSION,
+            _E.REFUSE: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.WAITING_MODEL: {
+            _E.MODEL_READY: _S.NEW,
+            _E.REFUSE: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.WAITING_ADMISSION: {
+            _E.ADMIT: _S.PREFILL_READY,
+            _E.REFUSE: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.PREFILL_READY: {
+            _E.SUBMIT: _S.PREFILL_RUNNING,
+            _E.FAIL: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.PREFILL_RUNNING: {
+            _E.COMMIT: _S.DECODE_READY,
+            _E.WITHDRAW: _S.PREFILL_READY,
+            _E.FINISH: _S.FINISHING,
+            _E.FAIL: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.DECODE_READY: {
+            _E.SUBMIT: _S.DECODE_RUNNING,
+            _E.FINISH: _S.FINISHING,
+            _E.FAIL: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        _S.DECODE_RUNNING: {
+            _E.COMMIT: _S.DECODE_READY,
+            _E.WITHDRAW: _S.DECODE_READY,
+            _E.FINISH: _S.FINISHING,
+            _E.FAIL: _S.FAILED,
+            _E.CANCEL: _S.CANCELLED,
+        },
+        # The client has its whole reply; the lane is on its way back.
+        _S.FINISHING: {_E.RELEASED: _S.COMPLETED},
+        _S.COMPLETED: {},
+        _S.CANCELLED: {},
+        _S.FAILED: {},
+    },
+)
+
+
+class Request(Machine[RequestState, RequestEvent]):
+    """One sequence (S §2 ``SequenceState``).
+
+    Attributes:
+        generation: pinned when the request was created.
+        deadline_s: monotonic.
+        prompt: token ids; empty until offered.
+        generated: token ids sampled so far; all but the last are committed to KV.
+        max_new_tokens: granted; 0 until offered.
+        lane: where its KV lies; None before admission and after the lane was given back.
+        give_up: why it ends when its running job has drained; None while it is wanted.
+        virtual_start, virtual_finish: its place in the tenant queue.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "deadline_s",
+        "generated",
+        "generation",
+        "give_up",
+        "id",
+        "lane",
+        "max_new_tokens",
+        "prompt",
+        "tenant",
+        "virtual_finish",
+        "virtual_start",
+    )
+
+    table = REQUEST_TABLE
+
+    def __init__(
+        self, request: RequestId, *, tenant: str, generation: GenerationId, arrived_s: float, deadline_s: float
+    ) -> None:
+        super().__init__(RequestState.NEW)
+        self.id = request
+        self.tenant = tenant
+        self.generation = generation
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.prompt: Sequence[int] = ()
+        self.generated: list[int] = []
+        self.max_new_tokens = 0
+        self.lane: KvLane | None = None
+        self.give_up: CancelReason | FaultReason | None = None
+        self.virtual_start = 0.0
+        self.virtual_finish = 0.0
+
+    @property
+    def tokens_at_most(self) -> int:
+        """Tokens of KV to reserve: the prompt and the whole reply it was granted."""
+        return len(self.prompt) + self.max_new_tokens
+
+    @property
+    def is_running(self) -> bool:
+        return self._state in (RequestState.PREFILL_RUNNING, RequestState.DECODE_RUNNING)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Not admitted yet: it counts against the waiting budgets."""
+        return self._state in (RequestState.NEW, RequestState.WAITING_MODEL, RequestState.WAITING_ADMISSION)

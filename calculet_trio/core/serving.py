@@ -1,0 +1,321 @@
+"""ServingCore: every decision of the service, as a function of what happened and when.
+
+The shell tells it what happened (`handle`), performs the effects it returns, and wakes it when it asked to
+be woken (`next_wakeup`). After each event it lets deadlines fall, admits who fits, and gives idle engines
+work, so that between two calls nothing is left undone.
+
+Source: SPEC section 2–9 (S §3–§9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calculet_trio.core import events as ev
+from calculet_trio.core.admission import AdmissionController
+from calculet_trio.core.backoff import Backoff
+from calculet_trio.core.deadlines import Deadlines
+from calculet_trio.core.effects import (
+    Admit,
+    AllocateSequence,
+    Drained,
+    Effect,
+    FinishReason,
+    Place,
+    Refusal,
+    Refuse,
+    SubmitJob,
+)
+from calculet_trio.core.endings import DRAINING, EXPIRED, LOADING, Endings, device_failed
+from calculet_trio.core.events import Event, FaultReason
+from calculet_trio.core.generation import GenerationEvent, ModelGeneration
+from calculet_trio.core.health import EngineHealth
+from calculet_trio.core.jobs import EngineId, JobTable
+from calculet_trio.core.lanes import KvLane, LaneState
+from calculet_trio.core.policy import Policy
+from calculet_trio.core.registry import RequestRegistry
+from calculet_trio.core.request import RequestEvent, RequestState
+from calculet_trio.core.served import Served
+from calculet_trio.core.settlement import Settlement
+from calculet_trio.core.snapshot import CoreSnapshot, service_status, take_snapshot
+from calculet_trio.core.tenant_queue import TenantQueue
+from calculet_trio.ids import GenerationId, LaneId
+
+
+class ServingCore:
+    """The service's decisions, over one device.
+
+    Args:
+        policy: budgets and weights.
+        engines: the device's job engines that may be used, in order of preference.
+    """
+
+    def __init__(self, policy: Policy, engines: Sequence[EngineId] = (EngineId.PING,)) -> None:
+        self.policy = policy
+        self._effects: list[Effect] = []
+        self._registry = RequestRegistry()
+        self._admission = AdmissionController(policy.admission, self._registry)
+        self._queue = TenantQueue()
+        self._jobs = JobTable()
+        self._deadlines = Deadlines(self._registry)
+        self._engines = {engine: EngineHealth(engine) for engine in engines}
+        self._generations: dict[GenerationId, ModelGeneration] = {}
+        self._served: dict[GenerationId, Served] = {}
+        self._alias: dict[str, GenerationId] = {}
+        self._allocation = Backoff()
+        self._submission = Backoff()
+        self._drain_deadline_s: float | None = None
+        self._is_draining = False
+        self._said_drained = False
+        self._endings = Endings(self._registry, self._effects)
+        self._settlement = Settlement(
+            registry=self._registry,
+            jobs=self._jobs,
+            engines=self._engines,
+            served=self._served,
+            submission=self._submission,
+            endings=self._endings,
+            effects=self._effects,
+        )
+
+    # ---- the surface ----------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in one event and decide everything that follows from it.
+
+        Args:
+            event: what happened. Stale or unheard-of ids are ignored, yet what they still hold is recovered.
+            now: monotonic seconds, never less than in the call before.
+
+        Returns:
+            What is to be done, in this order.
+        """
+        self._take_in(event, now)
+        self._expire(now)
+        self._admit(now)
+        self._schedule(now)
+        self._conclude_drain()
+        effects = self._effects[:]
+        self._effects.clear()
+        return effects
+
+    def next_wakeup(self) -> float | None:
+        """The moment at which `events.TimePassed` is due, monotonic; None while only events matter."""
+        moments = [self._deadlines.next_s(), self._drain_deadline_s, self._submission.until_s]
+        if self._queue.peek() is not None:
+            moments.append(self._allocation.until_s)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def snapshot(self) -> CoreSnapshot:
+        """Counts for health and metrics, frozen."""
+        return take_snapshot(
+            self._registry,
+            self._served.values(),
+            self._jobs,
+            status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
+        )
+
+    def check(self) -> None:
+        """Assert what must hold between any two events; for tests and the simulator."""
+        for served in self._served.values():
+            served.lanes.check()
+        assert self._jobs.in_flight_count <= self.policy.admission.max_inflight_jobs
+        for request in self._registry:
+            lane = request.lane
+            assert lane is None or lane.request == request.id, "a request holds its own lane or none"
+            assert not request.is_running or (lane is not None and lane.state is LaneState.UPDATING)
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def _take_in(self, event: Event, now: float) -> None:
+        match event:
+            case ev.Arrived():
+                self._arrived(event, now)
+            case ev.Offered():
+                self._offered(event)
+            case ev.Cancelled():
+                self._cancelled(event)
+            case ev.SequenceAllocated() | ev.SequenceRefused():
+                self._allocation_answered(event, now)
+            case ev.SequenceReleased():
+                self._sequence_released(event, now)
+            case ev.JobFinished() | ev.JobFailed() | ev.JobNotSubmitted() | ev.JobUnknown():
+                self._settlement.job_ended(event, now)
+            case ev.GenerationAdvanced():
+                self._generation_advanced(event)
+            case ev.DrainBegan():
+                self._drain_began(event)
+            case ev.TimePassed():
+                pass
+
+    def _arrived(self, event: ev.Arrived, now: float) -> None:
+        generation = self._alias.get(event.alias)
+        served = None if generation is None else self._served[generation]
+        refusal = self._unavailable(served)
+        if refusal is None:
+            assert served is not None
+            refusal = self._admission.on_arrival(served.lanes)
+        if refusal is not None:
+            self._effects.append(Refuse(event.request, refusal))
+            return
+        assert generation is not None
+        latest_s = now + self.policy.admission.deadline_default_s
+        request = self._registry.create(
+            event.request,
+            tenant=event.tenant,
+            generation=generation,
+            arrived_s=now,
+            deadline_s=latest_s if event.deadline_s is None else min(latest_s, event.deadline_s),
+        )
+        self._deadlines.watch(request)
+        self._effects.append(Place(request.id, generation))
+
+    def _offered(self, event: ev.Offered) -> None:
+        request = self._registry.get(event.request)
+        if request is None or request.state is not RequestState.NEW:
+            return
+        assert event.prompt, "a prompt has at least one token"
+        served = self._served[request.generation]
+        prompt_tokens = len(event.prompt)
+        refusal = self._unavailable(served) or self._admission.on_offer(served.lanes, prompt_tokens=prompt_tokens)
+        if refusal is not None:
+            self._endings.refuse(request, refusal)
+            return
+        granted = self._admission.grant(served.lanes, prompt_tokens=prompt_tokens, asked=event.max_new_tokens)
+        self._registry.price(request, prompt=tuple(event.prompt), max_new_tokens=granted)
+        self._registry.move(request, RequestEvent.QUEUE)
+        self._queue.push(request, cost=prompt_tokens + self.policy.fairness.decode_cost_weight * granted)
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        request = self._registry.get(event.request)
+        if request is None or request.state is RequestState.FINISHING:
+            return
+        if request.is_running:
+            request.give_up = request.give_up or event.reason
+        else:
+            self._endings.drop(request)
+
+    def _allocation_answered(self, event: ev.SequenceAllocated | ev.SequenceRefused, now: float) -> None:
+        lane = self._lane_of(event.generation, event.lane)
+        if lane is None or lane.state is not LaneState.RESERVED or lane.request != event.request:
+            return
+        request = self._registry.get(event.request)
+        if isinstance(event, ev.SequenceRefused):
+            lane.refused()
+            self._allocation.refused(now)
+            if request is not None:
+                self._queue.put_back(request)
+            return
+        lane.allocated(event.sequence)
+        self._allocation.accepted()
+        if request is None:  # it ended while the runtime was allocating: the lane is recovered all the same
+            self._endings.give_back(lane, event.generation)
+            return
+        request.lane = lane
+        self._registry.move(request, RequestEvent.ADMIT)
+        self._served[request.generation].enqueue(request)
+        self._effects.append(
+            Admit(request.id, len(request.prompt), request.max_new_tokens, queued_s=now - request.arrived_s)
+        )
+
+    def _sequence_released(self, event: ev.SequenceReleased, now: float) -> None:
+        lane = self._lane_of(event.generation, event.lane)
+        if lane is None or lane.state is not LaneState.RELEASING or lane.sequence != event.sequence:
+            return
+        owner = lane.request
+        lane.released(confirmed=event.confirmed)
+        self._admission.drain_rate.ended(now, others_waiting=self._registry.waiting > 0)
+        request = None if owner is None else self._registry.get(owner)
+        if request is not None:
+            self._registry.move(request, RequestEvent.RELEASED)
+
+    def _generation_advanced(self, event: ev.GenerationAdvanced) -> None:
+        generation = self._generations.get(event.generation)
+        if generation is None:
+            generation = self._generations[event.generation] = ModelGeneration(event.generation, event.alias)
+        generation.advance(event.step)
+        if event.step is GenerationEvent.PUBLISH:
+            assert event.shape is not None, "a published generation has a shape"
+            generation.shape = event.shape
+            self._served[generation.id] = Served(generation, event.shape, self.policy)
+            self._alias[generation.alias] = generation.id
+
+    def _drain_began(self, event: ev.DrainBegan) -> None:
+        self._is_draining = True
+        self._drain_deadline_s = event.deadline_s
+        for request in self._registry:
+            if request.is_waiting:
+                self._endings.refuse(request, DRAINING)
+
+    # ---- what follows from time and room --------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        while (request := self._deadlines.pop_expired(now)) is not None:
+            if request.is_waiting:
+                self._endings.refuse(request, EXPIRED)
+            elif request.state is RequestState.PREFILL_READY:
+                self._endings.fail(request, FaultReason.DEADLINE_EXCEEDED)
+            elif request.state is RequestState.DECODE_READY:
+                self._endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
+            # a running request's job drains first; `_settle` looks at the deadline
+        if self._drain_deadline_s is not None and now >= self._drain_deadline_s:
+            self._drain_deadline_s = None
+            for request in self._registry:
+                if request.is_running:
+                    request.give_up = request.give_up or FaultReason.SHUTDOWN
+                elif request.state is not RequestState.FINISHING:
+                    self._endings.fail(request, FaultReason.SHUTDOWN)
+
+    def _admit(self, now: float) -> None:
+        while self._allocation.allows(now) and (request := self._queue.peek()) is not None:
+            served = self._served[request.generation]
+            if not served.is_ready or not self._admission.may_admit(served.lanes, request):
+                return
+            self._queue.pop()
+            lane = served.lanes.reserve(request.id, request.tokens_at_most)
+            assert lane is not None, "may_admit saw a free lane"
+            self._effects.append(AllocateSequence(request.generation, lane.id, request.id, request.tokens_at_most))
+
+    def _schedule(self, now: float) -> None:
+        while self._submission.allows(now) and self._jobs.in_flight_count < self.policy.admission.max_inflight_jobs:
+            usable = [engine for engine, health in self._engines.items() if health.usable]
+            engine = self._jobs.idle_engine(usable)
+            if engine is None or not self._submit_next(engine, now):
+                return
+
+    def _submit_next(self, engine: EngineId, now: float) -> bool:
+        for served in self._served.values():
+            planned = served.plan(self._jobs.new_id())
+            if planned is None:
+                continue
+            job, requests = planned
+            for work, request in zip(job.lanes, requests, strict=True):
+                served.lanes[work.lane].submit(len(work.tokens))
+                self._registry.move(request, RequestEvent.SUBMIT)
+            self._jobs.open(job, engine, now)
+            self._effects.append(SubmitJob(engine, job))
+            return True
+        return False
+
+    def _conclude_drain(self) -> None:
+        if not self._is_draining or self._said_drained or len(self._registry):
+            return
+        if self._jobs.in_flight_count or any(served.lanes.in_transit for served in self._served.values()):
+            return
+        self._said_drained = True
+        self._effects.append(Drained())
+
+    # ---- look-ups -------------------------------------------------------------------------------
+
+    def _lane_of(self, generation: GenerationId, lane: LaneId) -> KvLane | None:
+        served = self._served.get(generation)
+        return None if served is None or not 0 <= lane < len(served.lanes) else served.lanes[lane]
+
+    def _unavailable(self, served: Served | None) -> Refusal | None:
+        if self._is_draining:
+            return DRAINING
+        if self._settlement.fault is not None:
+            return device_failed(self._settlement.fault)
+        if served is None or not served.is_ready:
+            return LOADING
+        return None

@@ -1,0 +1,149 @@
+"""Settlement: what the end of a device job means for its lanes, its requests and its engine.
+
+Source: SPEC section 3, 6, 7, 9 (S §4, §7.4, §9.2, §14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from calculet_trio.core.backoff import Backoff
+from calculet_trio.core.effects import Deliver, Effect, FinishReason, Quarantined
+from calculet_trio.core.endings import Endings, device_failed
+from calculet_trio.core.events import (
+    CancelReason,
+    FaultReason,
+    JobFailed,
+    JobFinished,
+    JobNotSubmitted,
+    JobUnknown,
+    LaneResult,
+)
+from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.health import EngineHealth
+from calculet_trio.core.jobs import EngineId, JobEvent, JobRecord, JobTable, LaneWork
+from calculet_trio.core.registry import RequestRegistry
+from calculet_trio.core.request import Request, RequestEvent, RequestState
+from calculet_trio.core.served import Served
+from calculet_trio.ids import GenerationId
+
+BUSY_TRIES = 8
+"""Submissions in a row that the device may refuse as busy before their requests fail (about 0.6 s)."""
+
+JobEnd = JobFinished | JobFailed | JobNotSubmitted | JobUnknown
+
+
+@attrs.define
+class Settlement:
+    """Ends jobs. Stale and repeated ends are ignored: their job has left the table, or is Unknown.
+
+    Attributes:
+        fault: why no engine is left; None while one is usable.
+    """
+
+    registry: RequestRegistry
+    jobs: JobTable
+    engines: Mapping[EngineId, EngineHealth]
+    served: Mapping[GenerationId, Served]
+    submission: Backoff
+    endings: Endings
+    effects: list[Effect]
+    fault: FaultReason | None = None
+
+    def job_ended(self, event: JobEnd, now: float) -> None:
+        record = self.jobs.in_flight(event.job)
+        if record is None or record.job.generation != event.generation:
+            return
+        match event:
+            case JobFinished():
+                self.jobs.end(record, JobEvent.SETTLE)
+                self.submission.accepted()
+                results = {result.lane: result for result in event.results}
+                for work in record.job.lanes:
+                    self._settle(work, results.get(work.lane), self.served[event.generation], now)
+            case JobFailed():
+                self.jobs.end(record, JobEvent.SETTLE)
+                self.submission.accepted()
+                self._withdraw(record, event.reason)
+            case JobNotSubmitted():
+                self.jobs.end(record, JobEvent.WITHDRAW)
+                self.submission.refused(now)
+                may_retry = event.reason is FaultReason.DEVICE_BUSY and self.submission.failures < BUSY_TRIES
+                self._withdraw(record, None if may_retry else event.reason)
+            case JobUnknown():
+                self.jobs.end(record, JobEvent.LOSE)
+                self._lose(record, event.reason)
+
+    def _settle(self, work: LaneWork, result: LaneResult | None, served: Served, now: float) -> None:
+        """One lane of a finished job: its KV is committed, then its request goes on, ends or is given up."""
+        served.lanes[work.lane].commit()
+        request = self._running(work)
+        if request.give_up is not None:
+            self.endings.give_up(request)
+        elif result is None or result.request != work.request:
+            self.endings.fail(request, FaultReason.RUNTIME_ERROR)
+        elif result.failed is not None or result.token is None:
+            self.endings.fail(request, result.failed or FaultReason.RUNTIME_ERROR)
+        else:
+            request.generated.append(result.token)
+            self.effects.append(Deliver(request.id, result.output))
+            if result.stopped:
+                self.endings.finish(request, FinishReason.STOP)
+            elif len(request.generated) >= request.max_new_tokens:
+                self.endings.finish(request, FinishReason.LENGTH)
+            elif now >= request.deadline_s:
+                self.endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
+            else:
+                self.registry.move(request, RequestEvent.COMMIT)
+                served.enqueue(request)
+
+    def _withdraw(self, record: JobRecord, reason: FaultReason | None) -> None:
+        """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""
+        served = self.served[record.job.generation]
+        for work in record.job.lanes:
+            served.lanes[work.lane].withdraw()
+            request = self._running(work)
+            if request.give_up is not None:
+                self.endings.give_up(request)
+            elif reason is not None:
+                self.endings.fail(request, reason)
+            else:
+                self.registry.move(request, RequestEvent.WITHDRAW)
+                served.put_back(request)
+
+    def _lose(self, record: JobRecord, reason: FaultReason) -> None:
+        """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
+        lanes = self.served[record.job.generation].lanes
+        for work in record.job.lanes:
+            lanes[work.lane].lose()
+            request = self._running(work)
+            if isinstance(request.give_up, CancelReason):
+                self.endings.drop(request)
+            else:
+                self.endings.fail(request, reason)
+        self.engines[record.engine].quarantine(reason)
+        self.effects.append(Quarantined(record.engine, reason))
+        if not any(engine.usable for engine in self.engines.values()):
+            self._lose_device(reason)
+
+    def _lose_device(self, reason: FaultReason) -> None:
+        """No engine is left: everybody is told, every lane that held something is Unknown."""
+        self.fault = reason
+        for served in self.served.values():
+            served.lanes.lose_all()
+            served.generation.advance(GenerationEvent.FAULT)
+        for request in self.registry:
+            if request.is_waiting:
+                self.endings.refuse(request, device_failed(reason))
+            elif request.state is RequestState.FINISHING:
+                self.registry.move(request, RequestEvent.RELEASED)
+            else:
+                self.endings.fail(request, reason)
+
+    def _running(self, work: LaneWork) -> Request:
+        request = self.registry.get(work.request)
+        assert request is not None, "a request stays registered while its job is out"
+        assert request.is_running
+        return request

@@ -1,0 +1,96 @@
+"""CoreSnapshot: the core's counts at one moment, frozen, for health, metrics and tests.
+
+Source: SPEC section 11 (S §16).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import attrs
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.generation import GenerationState, ModelGeneration
+from calculet_trio.core.jobs import JobTable
+from calculet_trio.core.lanes import LaneState
+from calculet_trio.core.registry import RequestRegistry
+from calculet_trio.core.served import Served
+
+
+@attrs.frozen
+class ServiceStatus:
+    """``word`` is one of ``ok, loading, draining, recovering, failed``; ``reason`` says why it is not ok."""
+
+    word: str
+    reason: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class CoreSnapshot:
+    """Counts, not contents.
+
+    Args:
+        running_requests: admitted and not ended.
+        lanes_by_state: a count for every lane state.
+        kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations.
+        jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
+    """
+
+    status: ServiceStatus
+    waiting_requests: int
+    waiting_prompt_tokens: int
+    running_requests: int
+    lanes_by_state: dict[LaneState, int]
+    kv_tokens_reserved: int
+    kv_tokens_used: int
+    kv_tokens_total: int
+    jobs_in_flight: int
+    jobs_unknown: int
+
+
+def take_snapshot(
+    registry: RequestRegistry, served: Iterable[Served], jobs: JobTable, *, status: ServiceStatus
+) -> CoreSnapshot:
+    """Read everything once."""
+    lanes: Counter[LaneState] = Counter()
+    reserved = used = total = 0
+    for one in served:
+        lanes.update(one.lanes.by_state())
+        reserved += one.lanes.reserved_tokens
+        used += one.lanes.committed_tokens
+        total += len(one.lanes) * one.lanes.max_seq
+    return CoreSnapshot(
+        status=status,
+        waiting_requests=registry.waiting,
+        waiting_prompt_tokens=registry.waiting_prompt_tokens,
+        running_requests=len(registry) - registry.waiting,
+        lanes_by_state={state: lanes[state] for state in LaneState},
+        kv_tokens_reserved=reserved,
+        kv_tokens_used=used,
+        kv_tokens_total=total,
+        jobs_in_flight=jobs.in_flight_count,
+        jobs_unknown=jobs.unknown_count,
+    )
+
+
+def service_status(
+    generations: Collection[ModelGeneration], *, draining: bool, fault: FaultReason | None
+) -> ServiceStatus:
+    """What health says: the worst of what holds, and ok only if some generation is Ready."""
+    if fault is not None:
+        return ServiceStatus("failed", f"device: {fault.value}")
+    if draining:
+        return ServiceStatus("draining", "the service is shutting down")
+    states = {generation.state for generation in generations}
+    if GenerationState.READY in states:
+        return ServiceStatus("ok")
+    for state, word in (
+        (GenerationState.RECOVERING, "recovering"),
+        (GenerationState.DRAINING, "draining"),
+        (GenerationState.UNLOADING, "draining"),
+        (GenerationState.FAILED, "failed"),
+    ):
+        if state in states:
+            return ServiceStatus(word, f"the model is {state.value}")
+    return ServiceStatus("loading", "no model is ready yet")
