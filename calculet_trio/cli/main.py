@@ -1,0 +1,162 @@
+"""``calculet-trio``: finds the command, runs it, and turns what went wrong into one line and an exit code.
+
+A command's module is imported only when that command is called, so that ``--help`` is there at once and
+``package list`` does not wait for a web framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import click
+
+from calculet_trio import __version__
+from calculet_trio.cli.exit_codes import ExitCode, exit_code_of
+from calculet_trio.errors import CalculetError, OperatorError
+
+
+@attrs.frozen
+class LazyCommand:
+    """A command that has not been imported.
+
+    Args:
+        target: ``module:attribute`` of the click command.
+        summary: its line in the group's ``--help``.
+    """
+
+    target: str
+    summary: str
+
+    def load(self) -> click.Command:
+        module, _, attribute = self.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{self.target} is not a command"
+        return command
+
+
+COMMANDS: Final[Mapping[str, LazyCommand]] = {
+    "serve": LazyCommand("calculet_trio.cli.serve:serve", "Serve a model over HTTP, with an OpenAI-compatible API."),
+    "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are those of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = COMMANDS.get(cmd_name)
+        return known.load() if known else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+
+@attrs.frozen
+class Invocation:
+    """What holds for every command: ``verbosity`` counts the ``-v``."""
+
+    verbosity: int = 0
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="calculet-trio")
+@click.option("-v", "--verbose", count=True, help="Say more; with an error, show where it came from.")
+@click.pass_context
+def calculet(ctx: click.Context, verbose: int) -> None:
+    """Serve whole-graph precompiled LLMs from an NPU board, or from this machine's CPU.
+
+    \b
+    A first try:
+      calculet-trio package pull smollm2
+      calculet-trio serve
+    """
+    ctx.obj = Invocation(verbose)
+
+
+def main() -> None:
+    """The console script: run `sys.argv` and leave with the exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: without the program's name.
+
+    Returns:
+        The exit code, see `calculet_trio.cli.exit_codes`.
+    """
+    try:
+        outcome: Any = calculet.main(list(arguments), prog_name="calculet-trio", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except click.UsageError as error:
+        if error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+        _say(error.format_message(), f"{error.ctx.command_path} --help" if error.ctx else None)
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        _say(error.format_message(), None)
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        # The reader of our output left (`… | head`). Nothing is wrong, and the flush at exit must not say so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception as error:  # noqa: BLE001 — the last place where an error can become a sentence
+        return _explain(error, verbose=_is_verbose(arguments))
+    return int(outcome or ExitCode.DONE)
+
+
+def _is_verbose(arguments: Sequence[str]) -> bool:
+    """Whether ``-v`` was among the options before the command; asked when click has no context any more."""
+    for argument in arguments:
+        if not argument.startswith("-"):
+            return False
+        if argument == "--verbose" or (not argument.startswith("--") and "v" in argument):
+            return True
+    return False
+
+
+def _explain(error: Exception, *, verbose: bool) -> ExitCode:
+    known = _first_known(error)
+    if verbose:
+        traceback.print_exception(error)
+    if known is None:
+        _say(
+            f"unexpected {type(error).__name__}: {error}",
+            "this is a defect; -v before the command shows where it happened",
+        )
+        return ExitCode.DEFECT
+    _say(str(known), known.hint if isinstance(known, OperatorError) else None)
+    return exit_code_of(known)
+
+
+def _first_known(error: BaseException) -> CalculetError | None:
+    """Our own error, alone or in the groups that nurseries make; None if something else is among them."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = [_first_known(each) for each in error.exceptions]
+        return inner[0] if None not in inner else None
+    return error if isinstance(error, CalculetError) else None
+
+
+def _say(message: str, hint: str | None) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    if hint:
+        click.echo(f"{click.style('hint:', bold=True)} {hint}", err=True)
+
+
+if __name__ == "__main__":
+    main()

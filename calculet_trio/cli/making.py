@@ -1,0 +1,37 @@
+"""Making a package whole: the graphs by the builder, then its golden by the runtime that will serve it.
+
+The two meet here because neither may know the other: packages know no runtime, runtimes build nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from calculet_trio.errors import ConfigurationRefused
+from calculet_trio.packages.build_options import BuildOptions, Progress
+
+HOST_EXTRA: Final = ("gguf", "onnx", "onnxruntime")
+
+
+def make_package(
+    gguf: Path, destination: Path, *, name: str, options: BuildOptions, report: Callable[[Progress], None]
+) -> None:
+    """Build ``destination`` from ``gguf`` and record what the model says; all of it, or nothing is left.
+
+    Raises:
+        calculet_trio.errors.PackageError: the source is of an unsupported kind or damaged.
+        calculet_trio.errors.Unavailable: the disk has no room for it.
+        calculet_trio.errors.ConfigurationRefused: the ``host`` extra is not installed.
+    """
+    try:
+        from calculet_trio.packages.build import build_package
+        from calculet_trio.runtimes.host_golden import record_golden
+    except ModuleNotFoundError as error:
+        if error.name not in HOST_EXTRA:
+            raise
+        raise ConfigurationRefused(
+            f"building a package needs {error.name}, which is not installed", hint="pip install 'calculet-trio[host]'"
+        ) from None
+    build_package(gguf, destination, name=name, options=options, report=report, prove=record_golden)

@@ -1,0 +1,224 @@
+"""``calculet-trio package``: the store on this machine; no daemon is needed, and none is disturbed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import click
+
+from calculet_trio.cli import package_view, paths
+from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.making import make_package
+from calculet_trio.cli.progress import ProgressDisplay
+from calculet_trio.errors import PackageError
+from calculet_trio.packages.build_options import GRAPH_FORMS, BuildOptions, Progress
+from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.manifest_parts import WeightForm
+from calculet_trio.packages.pull import ModelSource
+from calculet_trio.packages.store import Store, require_name, taken
+
+TERMINATED: Final = 128 + signal.SIGTERM
+DEFAULTS: Final = BuildOptions()
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that builds."""
+    forms = click.Choice([form.value for form in GRAPH_FORMS])
+    options = (
+        click.option(
+            "--weights", type=forms, default=DEFAULTS.weight_form.value, show_default=True, help="Weight form."
+        ),
+        click.option("--lanes", type=int, default=DEFAULTS.lanes, show_default=True, help="Sequences held at once."),
+        click.option(
+            "--max-seq", type=int, default=DEFAULTS.max_seq, show_default=True, help="Longest context, in tokens."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _chosen(*, weights: str, lanes: int, max_seq: int) -> BuildOptions:
+    """Decode batches are the default ones that fit the lanes, and the lanes themselves."""
+    fitting = {batch for batch in DEFAULTS.batches if batch <= lanes}
+    batches = tuple(sorted(fitting | {lanes})) if lanes > 0 else DEFAULTS.batches
+    return BuildOptions(weight_form=WeightForm(weights), lanes=lanes, max_seq=max_seq, batches=batches)
+
+
+@click.group()
+def package() -> None:
+    """Get, build, list, show and verify model packages."""
+    # A package half made is removed on the way out; SIGTERM's default would skip that.
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
+
+
+@package.command()
+@click.argument("source")
+@click.option("--name", help="What the package is called; else it follows from the source.")
+@click.option("--force", is_flag=True, help="Replace a package of that name.")
+@_build_options
+@JSON_OPTION
+def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str, lanes: int, max_seq: int) -> None:
+    """Fetch SOURCE, build a package of it and put it into the store.
+
+    \b
+    SOURCE is one of
+      smollm2                 a small model for a first try (98 MB)
+      PATH/FILE.gguf          a model on this machine
+      hf:OWNER/REPO/FILE.gguf a model of a Hugging Face hub
+
+    \b
+    Example:
+      calculet-trio package pull smollm2
+    """
+    options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
+    model = ModelSource.parse(source)
+    name = require_name(name) if name else model.name
+    store = Store(paths.package_store())
+    with ProgressDisplay() as display:
+        gguf = model.fetch(paths.downloads(), display.report)
+        if name in store.names() and not force:
+            directory = _same_package(store, name, gguf, options)
+            made = False
+        else:
+            with store.staging() as scratch:
+                make_package(gguf, scratch / name, name=name, options=options, report=display.report)
+                directory = store.install(scratch / name, name, replace=force)
+            made = True
+    _announce(name, directory, made=made, as_json=as_json)
+
+
+def _same_package(store: Store, name: str, gguf: Path, options: BuildOptions) -> Path:
+    """The package that is there, if it is the one that would be built; pulling twice is no error."""
+    directory = store.resolve(name)
+    manifest = Manifest.load(directory)
+    if not package_view.is_made_of(manifest, gguf, options):
+        raise taken(name)
+    return directory
+
+
+def _announce(name: str, directory: Path, *, made: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"name": name, "directory": str(directory), "made": made}))
+    elif made:
+        click.echo(f"{name} is ready: {directory}")
+    else:
+        click.echo(f"{name} was there already: {directory}")
+
+
+@package.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The package's directory; it must not exist."
+)
+@click.option("--name", help="What the package is called; else it follows from the file's name.")
+@_build_options
+@JSON_OPTION
+def build(source: Path, output: Path, name: str | None, as_json: bool, weights: str, lanes: int, max_seq: int) -> None:
+    """Build a package of the GGUF file SOURCE, outside the store.
+
+    \b
+    Example:
+      calculet-trio package build Qwen3-0.6B-Q8_0.gguf -o qwen3
+      calculet-trio serve --model ./qwen3
+    """
+    options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
+    model = ModelSource.parse(str(source.expanduser().absolute()))
+    name = require_name(name) if name else model.name
+    if output.exists():
+        raise PackageError(f"{output} exists already", hint="remove it, or choose another --output")
+    with ProgressDisplay() as display:
+        gguf = model.fetch(paths.downloads(), display.report)
+        make_package(gguf, output, name=name, options=options, report=display.report)
+    _announce(name, output, made=True, as_json=as_json)
+
+
+@package.command("list")
+@JSON_OPTION
+def list_(as_json: bool) -> None:
+    """List the packages of the store.
+
+    \b
+    Example:
+      calculet-trio package list --json
+    """
+    store = Store(paths.package_store())
+    found = store.packages()
+    if as_json:
+        click.echo(json.dumps([package_view.summary(each) for each in found], indent=2))
+    else:
+        package_view.print_table(store.root, found)
+
+
+@package.command()
+@click.argument("name")
+@JSON_OPTION
+def show(name: str, as_json: bool) -> None:
+    """Show what the package NAME (or a package's directory) is.
+
+    \b
+    Example:
+      calculet-trio package show smollm2
+    """
+    directory = Store(paths.package_store()).resolve(name)
+    manifest = Manifest.load(directory)
+    if as_json:
+        click.echo(package_view.as_json(directory))
+    else:
+        package_view.print_package(directory, manifest)
+
+
+@package.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@JSON_OPTION
+def verify(names: tuple[str, ...], as_json: bool) -> int:
+    """Hash every file of the packages NAME (of all, if none is named) against their manifests.
+
+    Leaves with 1 if one is damaged, and names the file.
+
+    \b
+    Example:
+      calculet-trio package verify smollm2
+    """
+    store = Store(paths.package_store())
+    directories = {name: store.resolve(name) for name in names or store.names()}
+    verdicts: list[dict[str, Any]] = []
+    with ProgressDisplay() as display:
+        for name, directory in directories.items():
+            verdicts.append({"name": name, **_verdict(store, name, directory, display.report)})
+    if as_json:
+        click.echo(json.dumps(verdicts, indent=2))
+    else:
+        for verdict in verdicts:
+            click.echo(f"{verdict['name']}: {'whole' if verdict['ok'] else verdict['problem']}")
+        if not verdicts:
+            click.echo(f"the store {store.root} is empty")
+    return ExitCode.DONE if all(verdict["ok"] for verdict in verdicts) else ExitCode.FAIL
+
+
+def _verdict(store: Store, name: str, directory: Path, report: Callable[[Progress], None]) -> dict[str, Any]:
+    done_bytes = 0
+    step = f"hash {name}"
+
+    def on_bytes(count_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += count_bytes
+        report(Progress(step, done_bytes, total_bytes))
+
+    try:
+        total_bytes = sum(record.size_bytes for record in Manifest.load(directory).files.values())
+        store.check(directory, thorough=True, on_bytes=on_bytes)
+    except PackageError as error:
+        return {"ok": False, "problem": error.message}
+    return {"ok": True, "problem": None}

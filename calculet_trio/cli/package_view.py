@@ -1,0 +1,103 @@
+"""What the ``package`` commands show of a package, to people and to programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from calculet_trio.packages.build_options import BuildOptions
+from calculet_trio.packages.digests import sha256_of
+from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
+from calculet_trio.packages.store import PULL_HINT, StoredPackage
+
+
+def is_made_of(manifest: Manifest, gguf: Path, options: BuildOptions) -> bool:
+    """Whether building ``gguf`` with ``options`` would make this package again."""
+    asked = (options.weight_form, options.lanes, min(options.max_seq, manifest.architecture.context_tokens))
+    return (manifest.weight_form, manifest.kv.lanes, manifest.kv.max_seq) == asked and (
+        manifest.source.sha256 == sha256_of(gguf)
+    )
+
+
+def summary(stored: StoredPackage) -> dict[str, Any]:
+    """One package of a list, for programs."""
+    manifest = stored.manifest
+    shown: dict[str, Any] = {"name": stored.name, "directory": str(stored.directory), "problem": stored.problem}
+    if manifest is not None:
+        shown |= {
+            "package_version": manifest.package_version,
+            "target": manifest.target,
+            "family": manifest.architecture.family,
+            "weight_form": manifest.weight_form.value,
+            "max_seq_tokens": manifest.kv.max_seq,
+            "lanes": manifest.kv.lanes,
+            "size_bytes": size_bytes(manifest),
+        }
+    return shown
+
+
+def size_bytes(manifest: Manifest) -> int:
+    """What the package takes on the disk, by its manifest."""
+    return sum(record.size_bytes for record in manifest.files.values())
+
+
+def as_json(directory: Path) -> str:
+    """The manifest itself, which `Manifest.load` has just found right."""
+    return (directory / MANIFEST_FILE).read_text(encoding="utf-8").rstrip("\n")
+
+
+def print_table(root: Path, found: Sequence[StoredPackage]) -> None:
+    """The packages of a store, for people."""
+    console = Console()
+    if not found:
+        console.print(f"The store {root} is empty; {PULL_HINT}.", highlight=False, soft_wrap=True)
+        return
+    table = Table("name", "version", "family", "weights", "context", "lanes", "size", "for", box=box.SIMPLE)
+    for stored in found:
+        manifest = stored.manifest
+        if manifest is None:
+            table.add_row(stored.name, Text(stored.problem or "", style="red"))
+            continue
+        table.add_row(
+            stored.name,
+            manifest.package_version,
+            manifest.architecture.family,
+            manifest.weight_form.value,
+            f"{manifest.kv.max_seq:,}",
+            str(manifest.kv.lanes),
+            f"{size_bytes(manifest) / 1e6:,.0f} MB",
+            manifest.target,
+        )
+    console.print(table)
+
+
+def print_package(directory: Path, manifest: Manifest) -> None:
+    """One package, for people."""
+    network = manifest.architecture
+    experts = f", {network.experts_used} of {network.experts} experts" if network.experts else ""
+    rows = (
+        ("directory", str(directory)),
+        ("version", manifest.package_version),
+        ("for", manifest.target),
+        ("network", f"{network.family}: {network.layers} layers, width {network.width}{experts}"),
+        ("vocabulary", f"{network.vocab_size:,} tokens"),
+        ("context", f"{manifest.kv.max_seq:,} tokens (trained for {network.context_tokens:,})"),
+        ("lanes", f"{manifest.kv.lanes}, {manifest.kv.bytes_per_token:,} bytes of KV a token"),
+        ("decode batches", ", ".join(str(profile.compiled_batch) for profile in manifest.shape().decode)),
+        (
+            "weights",
+            f"{manifest.weight_form.value}, {size_bytes(manifest) / 1e6:,.0f} MB in {len(manifest.files)} files",
+        ),
+        ("built from", f"{manifest.source.file} (sha256 {manifest.source.sha256})"),
+        ("golden", "recorded" if manifest.golden else "missing: this package will not be served"),
+    )
+    table = Table(title=manifest.name, title_justify="left", title_style="bold", box=None, show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table, soft_wrap=True)

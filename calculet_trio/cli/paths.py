@@ -1,0 +1,28 @@
+"""Where this program keeps its things: the XDG directories, which a system unit sets to /var/lib and /run.
+
+Source: XDG Base Directory Specification 0.8; a relative path in its variables is to be ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+PROGRAM: Final = "calculet-trio"
+
+
+def _base(variable: str, fallback: str) -> Path:
+    value = os.environ.get(variable, "")
+    base = Path(value) if value.startswith("/") else Path.home() / fallback
+    return base / PROGRAM
+
+
+def package_store() -> Path:
+    """Packages: data and no cache, since a rollback needs the one before."""
+    return _base("XDG_DATA_HOME", ".local/share") / "packages"
+
+
+def downloads() -> Path:
+    """What was fetched and can be fetched again."""
+    return _base("XDG_CACHE_HOME", ".cache") / "downloads"
