@@ -6,13 +6,14 @@ call it and nothing else reads ``Authorization`` or ``x-api-key``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
+
+from werkzeug.datastructures import Headers
 
 TENANT_WITHOUT_KEYS: Final = "default"
 
 
-def tenant_of(headers: Mapping[str, str]) -> str:
+def tenant_of(headers: Headers) -> str:
     """The tenant that the request's headers prove; without configured keys it is always the same one."""
     del headers  # whatever a client sends, it proves nothing while there are no keys
     return TENANT_WITHOUT_KEYS

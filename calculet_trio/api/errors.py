@@ -58,15 +58,18 @@ class HttpError:
         return {"error": {**error, **self.counts}}
 
 
-# Statuses of HTTP itself: an unknown path, a wrong verb, a body that is too large or too slow.
+# Type, code and message of HTTP's own statuses: an unknown path, a wrong verb, a body that is too large or slow.
 PLAIN_STATUSES: Final[Mapping[int, tuple[str, str, str]]] = {
-    # status: (type, code, message)
     400: ("invalid_request_error", "bad_request", "the request is not valid HTTP"),
     404: ("invalid_request_error", "not_found", "there is nothing at this path"),
     405: ("invalid_request_error", "method_not_allowed", "this path does not take this method"),
     408: ("invalid_request_error", "request_timeout", "the body took too long to arrive"),
     413: ("invalid_request_error", "body_too_large", "the body is too large"),
-    415: ("invalid_request_error", "unsupported_media_type", "send the body as application/json, in UTF-8, uncompressed"),
+    415: (
+        "invalid_request_error",
+        "unsupported_media_type",
+        "send the body as application/json, in UTF-8, uncompressed",
+    ),
     431: ("invalid_request_error", "headers_too_large", "the request's line and headers are too large"),
     500: ("server_error", "internal_error", "an internal error; the service's log has the details"),
     501: ("invalid_request_error", "not_implemented", "this transfer coding is not supported"),

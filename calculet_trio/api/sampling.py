@@ -29,6 +29,8 @@ def reply_params(
     """The request's `ReplyParams`.
 
     Args:
+        fields: the body.
+        limits: bounds on counts and lengths.
         vocab_size: token ids are below this.
         top_logprobs: as the endpoint's own fields ask for it.
         defaults: what an absent field means at this endpoint.
@@ -44,7 +46,9 @@ def reply_params(
     )
 
 
-def _sampling_params(fields: Fields, limits: RequestLimits, vocab_size: int, defaults: SamplingParams) -> SamplingParams:
+def _sampling_params(
+    fields: Fields, limits: RequestLimits, vocab_size: int, defaults: SamplingParams
+) -> SamplingParams:
     top_k = fields.integer("top_k", minimum=-1, maximum=TOP_K_MAX)
     # llama-server says repeat_penalty, vLLM repetition_penalty.
     penalty = "repetition_penalty" if fields.raw("repetition_penalty") is not None else "repeat_penalty"
@@ -66,10 +70,7 @@ def _sampling_params(fields: Fields, limits: RequestLimits, vocab_size: int, def
 
 def _stops(fields: Fields, limits: RequestLimits) -> tuple[str, ...]:
     value = fields.raw("stop")
-    if isinstance(value, str):
-        stops = [value]
-    else:
-        stops = fields.array("stop", maximum=limits.stops) or []
+    stops = [value] if isinstance(value, str) else fields.array("stop", maximum=limits.stops) or []
     for stop in stops:
         if not isinstance(stop, str) or not stop:
             raise fields.refuse("stop", "must be a string or an array of strings, none of them empty")

@@ -60,9 +60,7 @@ class ParsedRequest:
     logprobs: bool = False
 
 
-def parse_chat(
-    body: Mapping[str, Any], *, model: ServedModel, asker: Asker, limits: RequestLimits
-) -> ParsedRequest:
+def parse_chat(body: Mapping[str, Any], *, model: ServedModel, asker: Asker, limits: RequestLimits) -> ParsedRequest:
     """A body of ``POST /v1/chat/completions``; raises `InvalidRequest`."""
     fields = Fields(body)
     refuse_unsupported(fields)
@@ -120,9 +118,7 @@ def parse_llama_completion(
     prompts = _prompts(fields, limits, vocab_size=model.vocab_size)
     if len(prompts) != 1:
         raise fields.refuse("prompt", f"has {len(prompts)} prompts; /completion takes one")
-    reply = reply_params(
-        fields, limits=limits, vocab_size=model.vocab_size, top_logprobs=None, defaults=LLAMA_DEFAULTS
-    )
+    reply = reply_params(fields, limits=limits, vocab_size=model.vocab_size, top_logprobs=None, defaults=LLAMA_DEFAULTS)
     tokens = max_new_tokens(fields, "n_predict", "max_tokens", context_tokens=model.context_tokens)
     return ParsedRequest(
         model=model,

@@ -1,0 +1,78 @@
+"""The application: routes, one error shape, request ids, cross-origin rules.
+
+Source: API.md.
+"""
+
+from __future__ import annotations
+
+import structlog
+from quart import Response
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from calculet_trio.api.cors import CrossOrigin
+from calculet_trio.api.envelope import ServiceConnection, ServiceRequest, current
+from calculet_trio.api.errors import http_error, is_defect, plain
+from calculet_trio.api.json_reply import error_reply
+from calculet_trio.api.llama import LlamaRoutes, MetricsPage
+from calculet_trio.api.openai import OpenAIRoutes
+from calculet_trio.api.settings import ApiSettings
+from calculet_trio.shell.service import Service
+
+log = structlog.get_logger("api")
+
+
+class ServiceApp(QuartTrio):
+    """Quart with our request and our handling of one; it has no start or end of its own."""
+
+    asgi_http_class = ServiceConnection
+    request_class = ServiceRequest
+
+
+def create_app(service: Service, settings: ApiSettings, *, metrics: MetricsPage) -> QuartTrio:
+    """The service socket's application.
+
+    Args:
+        service: the daemon, as a surface sees it.
+        settings: the bounds.
+        metrics: the ``Accept`` header → the page of ``/metrics`` and its content type.
+    """
+    app = ServiceApp("calculet_trio.api", static_folder=None, template_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = settings.request.body_bytes
+    app.config["BODY_TIMEOUT"] = settings.connection.body_s
+    # Quart would answer with a redirect, which is a page of HTML.
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    app.register_blueprint(OpenAIRoutes(service, settings).blueprint())
+    app.register_blueprint(LlamaRoutes(service, settings, metrics).blueprint())
+    app.register_error_handler(HTTPException, _http_exception)
+    app.register_error_handler(Exception, _exception)
+    _register_envelope(app, CrossOrigin(settings.cors_origins))
+    return app
+
+
+def _register_envelope(app: QuartTrio, cross_origin: CrossOrigin) -> None:
+    @app.before_request
+    async def preflight() -> Response | None:
+        return cross_origin.preflight(current())
+
+    @app.after_request
+    async def mark(response: Response) -> Response:
+        response.headers["x-request-id"] = current().id
+        cross_origin.mark(current(), response)
+        return response
+
+
+async def _http_exception(error: HTTPException) -> Response:
+    headers = {}
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = ", ".join(sorted(error.valid_methods or ()))
+    return error_reply(plain(error.code or 500, headers=headers))
+
+
+async def _exception(error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return await _http_exception(error)
+    if is_defect(error):
+        log.error("request_defect", path=current().path, exc_info=error)
+    return error_reply(http_error(error))
