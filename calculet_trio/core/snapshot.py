@@ -48,6 +48,11 @@ class CoreSnapshot:
     jobs_in_flight: int
     jobs_unknown: int
 
+    @property
+    def lanes_in_use(self) -> int:
+        """Lanes that are not Free, Unknown ones included."""
+        return sum(self.lanes_by_state.values()) - self.lanes_by_state[LaneState.FREE]
+
 
 def take_snapshot(
     registry: RequestRegistry, served: Iterable[Served], jobs: JobTable, *, status: ServiceStatus

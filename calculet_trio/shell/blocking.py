@@ -1,0 +1,32 @@
+"""Where blocking device calls run: on threads of the real world, or (in a simulation) in virtual time.
+
+Source: ARCHITECTURE.md "Time"; CONVENTIONS.md traps 7, 9, 10, 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class BlockingRunner(Protocol):
+    """Runs one blocking call to its end."""
+
+    async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """Run ``call`` while ``limiter`` has room.
+
+        **Cancellation**: atomic. Cancelled before the call began, or not at all: a device call is never
+        abandoned.
+        """
+
+
+class ThreadRunner:
+    """Worker threads; a round trip costs about 150 µs."""
+
+    async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """See `BlockingRunner.run`."""
+        return await trio.to_thread.run_sync(call, limiter=limiter)

@@ -1,0 +1,72 @@
+"""The one shield: a job is either not submitted, or drained; there is no third way.
+
+Submission and wait stand together behind one shielded scope, after a last checkpoint at which cancellation
+may still win. The bound on the wait is the port's timeout, and its expiry is the value
+`calculet_trio.runtimes.port.Unknown`. Only `calculet_trio.shell.executor` imports this module.
+
+Source: SPEC section 9 (S §14); ARCHITECTURE.md "The one shield".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.runtimes.port import Finished, NotSubmitted, Runtime, Unknown
+from calculet_trio.shell.blocking import BlockingRunner
+
+T = TypeVar("T")
+
+
+async def submit_and_drain(
+    runtime: Runtime,
+    engine: EngineId,
+    job: Job,
+    *,
+    timeout_s: float,
+    read_out: Callable[[Finished, float], T],
+    runner: BlockingRunner,
+    limiter: trio.CapacityLimiter,
+) -> T | NotSubmitted | Unknown:
+    """Submit one job and stay with it until its outcome is known.
+
+    Args:
+        runtime: the device.
+        engine: where to run.
+        job: what to run.
+        timeout_s: after which the job's fate is `Unknown`.
+        read_out: called with the outcome and the seconds it took, in the same thread hop, before the engine's
+            buffers are reused.
+        runner: how blocking calls run.
+        limiter: the engine's own, of one; its task alone uses it, so nobody waits for it inside the shield.
+
+    Returns:
+        What ``read_out`` made of a finished job, or the outcome that there was none.
+
+    **Cancellation**: drains. It wins at the first checkpoint or not until the job has ended.
+    """
+    await trio.lowlevel.checkpoint()
+    with trio.CancelScope(shield=True):
+        return await runner.run(lambda: _submit_and_wait(runtime, engine, job, timeout_s, read_out), limiter)
+    raise AssertionError("nobody cancels the shield")
+
+
+def _submit_and_wait(
+    runtime: Runtime, engine: EngineId, job: Job, timeout_s: float, read_out: Callable[[Finished, float], T]
+) -> T | NotSubmitted | Unknown:
+    submitted_s = time.perf_counter()
+    try:
+        taken = runtime.submit(engine, job)
+        if isinstance(taken, NotSubmitted):
+            return taken
+        outcome = runtime.wait(engine, taken.ticket, timeout_s)
+    except Exception:  # noqa: BLE001 - a runtime that raises has told us nothing about the device
+        return Unknown(FaultReason.RUNTIME_ERROR)
+    if isinstance(outcome, Unknown):
+        return outcome
+    return read_out(outcome, time.perf_counter() - submitted_s)

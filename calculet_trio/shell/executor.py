@@ -1,0 +1,169 @@
+"""DeviceExecutor: one per physical device, above all generations; it runs what the core submits.
+
+Each engine has a task and a limiter of its own. KV allocations and releases run beside the jobs, one at a
+time. Whatever an engine learns comes back to the core as one event.
+
+Source: SPEC section 9 (S §3, §14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import attrs
+import trio
+
+from calculet_trio.core import events as ev
+from calculet_trio.core.effects import AllocateSequence, ReleaseSequence, SubmitJob
+from calculet_trio.core.events import Event, FaultReason, LaneResult
+from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.runtimes.port import Allocated, Finished, NotAllocated, NotSubmitted, Runtime, Unknown
+from calculet_trio.shell.blocking import BlockingRunner
+from calculet_trio.shell.drain import submit_and_drain
+
+T = TypeVar("T")
+
+_LANES_AT_MOST = 1024
+"""Bound of the control channel: a lane has at most one allocation or release under way."""
+
+Settle = Callable[[Job, Finished], tuple[LaneResult, ...]]
+
+
+@attrs.frozen(kw_only=True)
+class JobTimeout:
+    """How long a job may take before its fate is Unknown: longer prompts may take longer.
+
+    Args:
+        base_s: for the shortest job.
+        per_token_s: added for each token that the job appends.
+    """
+
+    base_s: float = 60.0
+    per_token_s: float = 0.05
+
+    def of(self, job: Job) -> float:
+        return self.base_s + self.per_token_s * sum(len(work.tokens) for work in job.lanes)
+
+
+class DeviceExecutor:
+    """Runs jobs and KV calls of one device.
+
+    Args:
+        runtime: the device.
+        engines: those that the core may use.
+        settle: samples the lanes of a finished job; called in the engine's thread.
+        post: tells the core.
+        runner: how blocking calls run.
+        timeout: the bound of a job.
+        on_timing: told of each finished job: its seconds on the device, and from submission to outcome.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engines: tuple[EngineId, ...],
+        *,
+        settle: Settle,
+        post: Callable[[Event], None],
+        runner: BlockingRunner,
+        timeout: JobTimeout,
+        on_timing: Callable[[Job, float | None, float], None],
+    ) -> None:
+        self._runtime = runtime
+        self._settle = settle
+        self._post = post
+        self._runner = runner
+        self._timeout = timeout
+        self._on_timing = on_timing
+        # At most one job waits for an engine, since the core gives it the next one when the last has ended.
+        self._jobs = {engine: trio.open_memory_channel[Job](1) for engine in engines}
+        self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence](_LANES_AT_MOST)
+        self._control_limiter = trio.CapacityLimiter(1)
+
+    # ---- effects --------------------------------------------------------------------------------
+
+    def submit(self, effect: SubmitJob) -> None:
+        """Hand the job to its engine's task; never waits."""
+        self._jobs[effect.engine][0].send_nowait(effect.job)
+
+    def control(self, effect: AllocateSequence | ReleaseSequence) -> None:
+        """Queue a KV call; never waits."""
+        self._control[0].send_nowait(effect)
+
+    # ---- tasks ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve engines and KV calls until cancelled.
+
+        **Cancellation**: drains: each engine first ends the job it is running.
+        """
+        async with trio.open_nursery() as nursery:
+            for engine in self._jobs:
+                nursery.start_soon(self._run_engine, engine, name=f"engine {engine.value}")
+            nursery.start_soon(self._run_control, name="kv calls")
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """One blocking call to the device beside its jobs (load phases, memory, status).
+
+        **Cancellation**: atomic.
+        """
+        return await self._runner.run(call, self._control_limiter)
+
+    async def _run_engine(self, engine: EngineId) -> None:
+        limiter = trio.CapacityLimiter(1)
+        async for job in self._jobs[engine][1]:
+            outcome = await submit_and_drain(
+                self._runtime,
+                engine,
+                job,
+                timeout_s=self._timeout.of(job),
+                read_out=partial(self._read_out, job),
+                runner=self._runner,
+                limiter=limiter,
+            )
+            self._post(_as_event(job, outcome))
+
+    def _read_out(self, job: Job, finished: Finished, taken_s: float) -> FaultReason | tuple[LaneResult, ...]:
+        """In the engine's thread, while its buffers hold this job's logits."""
+        if finished.failed is not None:
+            return finished.failed
+        results = self._settle(job, finished)
+        self._on_timing(job, finished.device_s, taken_s)
+        return results
+
+    async def _run_control(self) -> None:
+        async for effect in self._control[1]:
+            self._post(await self._runner.run(partial(self._kv_call, effect), self._control_limiter))
+
+    def _kv_call(self, effect: AllocateSequence | ReleaseSequence) -> Event:
+        return self._allocate(effect) if isinstance(effect, AllocateSequence) else self._release(effect)
+
+    def _allocate(self, effect: AllocateSequence) -> Event:
+        try:
+            answer = self._runtime.allocate(effect.generation, effect.lane, effect.tokens)
+        except Exception:  # noqa: BLE001 - a runtime that raises has not allocated anything we may use
+            answer = NotAllocated(FaultReason.RUNTIME_ERROR)
+        if isinstance(answer, Allocated):
+            return ev.SequenceAllocated(effect.generation, effect.lane, effect.request, answer.sequence)
+        return ev.SequenceRefused(effect.generation, effect.lane, effect.request, answer.reason)
+
+    def _release(self, effect: ReleaseSequence) -> Event:
+        try:
+            confirmed = self._runtime.release(effect.generation, effect.lane, effect.sequence)
+        except Exception:  # noqa: BLE001 - an unconfirmed release keeps the lane out of use
+            confirmed = False
+        return ev.SequenceReleased(effect.generation, effect.lane, effect.sequence, confirmed)
+
+
+def _as_event(job: Job, outcome: FaultReason | tuple[LaneResult, ...] | NotSubmitted | Unknown) -> Event:
+    match outcome:
+        case NotSubmitted(reason):
+            return ev.JobNotSubmitted(job.job, job.generation, reason)
+        case Unknown(reason):
+            return ev.JobUnknown(job.job, job.generation, reason)
+        case FaultReason():
+            return ev.JobFailed(job.job, job.generation, outcome)
+        case _:
+            return ev.JobFinished(job.job, job.generation, outcome)

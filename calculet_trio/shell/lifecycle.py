@@ -1,0 +1,213 @@
+"""The nursery tree: what lives inside what, and in which order it ends.
+
+    daemon            signals
+    └ device plane    loop
+      └ executor      engines, KV calls
+        └ generations load
+          └ http      the surface; its requests hold handles and nothing of the device
+
+Drain is a state of the core, entered by an event; the nesting is the backstop. The listener closes at once,
+what waits is refused, streams finish within the drain time, engines end their jobs, the device is closed.
+
+Source: SPEC section 3, 9; ARCHITECTURE.md "Lifetimes: the nursery tree".
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from calculet_trio.core.effects import (
+    AllocateSequence,
+    Drained,
+    Effect,
+    Quarantined,
+    ReleaseSequence,
+    SubmitJob,
+)
+from calculet_trio.core.events import DrainBegan, FaultReason
+from calculet_trio.core.policy import Policy
+from calculet_trio.core.serving import ServingCore
+from calculet_trio.errors import DeviceLost
+from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.runtimes.port import DeviceInfo, Runtime
+from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
+from calculet_trio.shell.dispatcher import CompletionDispatcher
+from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
+from calculet_trio.shell.front_desk import FrontDesk
+from calculet_trio.shell.loop import CoreLoop
+from calculet_trio.shell.model_manager import ModelManager, ModelSource
+from calculet_trio.shell.sampler_pool import SamplerPool
+from calculet_trio.shell.service import Service
+
+_log = structlog.get_logger(__name__)
+
+_FAREWELL_S = 2.0
+"""After the drain time, or a lost device: for streams to be told and connections to be closed."""
+
+
+class HttpServer(Protocol):
+    """The surface, as the shell sees it: ``api.server`` bound to its address."""
+
+    async def __call__(
+        self, service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[tuple[str, int]]
+    ) -> None:
+        """Serve until ``stop``: close the listener at once, let open replies end. Started with its address."""
+
+
+@attrs.frozen(kw_only=True)
+class Daemon:
+    """Everything that ``cli.wiring`` chose.
+
+    Args:
+        runtime: the device.
+        source: the model to serve.
+        policy: the core's numbers.
+        metrics: told of effects and jobs.
+        serve_http: the surface.
+        on_ready: called once, with the bound address, when a chat request would be answered.
+        drain_s: how long open streams may go on after a SIGTERM.
+        job_timeout: the bound of one device job.
+        backlog_bytes_max: unread output of one stream before it is given up.
+        runner: how blocking calls run.
+    """
+
+    runtime: Runtime
+    source: ModelSource
+    policy: Policy
+    metrics: ServiceMetrics
+    serve_http: HttpServer
+    on_ready: Callable[[str, int], None] = lambda _host, _port: None
+    drain_s: float = 30.0
+    job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
+    backlog_bytes_max: int = 1 << 20
+    runner: BlockingRunner = attrs.field(factory=ThreadRunner)
+
+
+async def run(daemon: Daemon, *, signals: bool = True) -> None:
+    """Serve until a signal, then drain.
+
+    Args:
+        daemon: see `Daemon`.
+        signals: listen for SIGTERM and SIGINT; false in a host process that has its own.
+
+    Raises:
+        calculet_trio.errors.PackageError: the model must not be served.
+        calculet_trio.errors.DeviceLost: a job's fate is unknown; clients have been told.
+
+    **Cancellation**: drains jobs that were submitted; streams are cut.
+    """
+    device = await trio.to_thread.run_sync(daemon.runtime.open)
+    try:
+        await _House(daemon, device).live(signals=signals)
+    finally:
+        daemon.runtime.close()
+
+
+class _House:
+    """One run of a daemon: its parts, connected, and the nurseries they live in."""
+
+    def __init__(self, daemon: Daemon, device: DeviceInfo) -> None:
+        self._daemon = daemon
+        self._begun_stopping = trio.Event()
+        self._drained = trio.Event()
+        self._lost: FaultReason | None = None
+        engines = device.engines[: daemon.policy.admission.max_inflight_jobs]
+        core = ServingCore(daemon.policy, engines)
+        self._loop = CoreLoop(core, self._perform)
+        post = self._loop.post
+        self._samplers = SamplerPool()
+        self._dispatcher = CompletionDispatcher(self._samplers, post=post, backlog_bytes_max=daemon.backlog_bytes_max)
+        self._executor = DeviceExecutor(
+            daemon.runtime,
+            engines,
+            settle=self._samplers.settle,
+            post=post,
+            runner=daemon.runner,
+            timeout=daemon.job_timeout,
+            on_timing=daemon.metrics.job_finished,
+        )
+        self._desk = FrontDesk(
+            post=post,
+            snapshot=self._loop.snapshot,
+            dispatcher=self._dispatcher,
+            samplers=self._samplers,
+            aliases=(daemon.source.alias,),
+        )
+        self._models = ModelManager(daemon.runtime, call=self._executor.call, post=post, desk=self._desk)
+        daemon.metrics.watch(self._loop.snapshot)
+
+    async def live(self, *, signals: bool) -> None:
+        try:
+            async with trio.open_nursery() as daemon:
+                if signals:
+                    daemon.start_soon(self._watch_signals)
+                async with trio.open_nursery() as device_plane:
+                    device_plane.start_soon(self._loop.run)
+                    async with trio.open_nursery() as executor:
+                        executor.start_soon(self._executor.run)
+                        async with trio.open_nursery() as generations:
+                            await self._serve(generations)
+                            generations.cancel_scope.cancel()
+                        executor.cancel_scope.cancel()
+                    device_plane.cancel_scope.cancel()
+                daemon.cancel_scope.cancel()
+        finally:
+            self._desk.close()
+        if self._lost is not None:
+            raise DeviceLost(
+                f"a device job's fate is unknown ({self._lost.value}); only a new process may use the device",
+                hint="the service manager restarts it; see the log for the fault",
+            )
+
+    async def _serve(self, generations: trio.Nursery) -> None:
+        """The http nursery: open before the model is ready, ended by a drain, never waited for in vain."""
+        async with trio.open_nursery() as http:
+            host, port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
+            generations.start_soon(self._load, host, port)
+            await self._begun_stopping.wait()
+            http.cancel_scope.deadline = trio.current_time() + self._grace_s() + _FAREWELL_S
+        if self._lost is None:
+            await self._drained.wait()
+
+    async def _load(self, host: str, port: int) -> None:
+        await self._models.load(self._daemon.source)
+        self._daemon.on_ready(host, port)
+
+    async def _watch_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
+            async for number in arrivals:
+                again = self._begun_stopping.is_set()
+                _log.info("signal", name=signal.Signals(number).name, again=again)
+                self._begin_drain(0.0 if again else self._daemon.drain_s)
+
+    def _begin_drain(self, within_s: float) -> None:
+        self._loop.post(DrainBegan(trio.current_time() + within_s))
+        self._begun_stopping.set()
+
+    def _grace_s(self) -> float:
+        return self._daemon.drain_s if self._lost is None else 0.0
+
+    # ---- effects --------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        """Carry one effect out. Nothing here waits."""
+        self._daemon.metrics.saw(effect, trio.current_time())
+        match effect:
+            case SubmitJob():
+                self._executor.submit(effect)
+            case AllocateSequence() | ReleaseSequence():
+                self._executor.control(effect)
+            case Quarantined(engine, reason):
+                _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
+                self._lost = reason
+                self._begin_drain(0.0)
+            case Drained():
+                self._drained.set()
+            case _:
+                self._dispatcher.perform(effect)

@@ -1,0 +1,65 @@
+"""The loop: the one task that calls the core, and performs what it decides.
+
+Everybody else posts events; posting never waits and works from ``finally`` blocks under cancellation.
+
+Source: ARCHITECTURE.md "Time", "Lifetimes".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+import trio
+
+from calculet_trio.core.effects import Effect
+from calculet_trio.core.events import Event, TimePassed
+from calculet_trio.core.serving import ServingCore
+from calculet_trio.core.snapshot import CoreSnapshot
+
+
+class CoreLoop:
+    """A mailbox before the core.
+
+    The mailbox is bounded by its senders: a request has at most four events under way, a job one, a lane
+    two, and requests, jobs and lanes have limits of their own.
+
+    Args:
+        core: the decisions.
+        perform: carries one effect out without waiting.
+    """
+
+    def __init__(self, core: ServingCore, perform: Callable[[Effect], None]) -> None:
+        self._core = core
+        self._perform = perform
+        self._inbox: deque[Event] = deque()
+        self._wake = trio.Event()
+
+    def post(self, event: Event) -> None:
+        """Tell the core; it will hear of it in the loop's next round. From the trio thread only."""
+        self._inbox.append(event)
+        self._wake.set()
+
+    def snapshot(self) -> CoreSnapshot:
+        """The core's counts as they are now; never waits."""
+        return self._core.snapshot()
+
+    async def run(self) -> None:
+        """Take events in the order they were posted, for ever.
+
+        **Cancellation**: atomic between two rounds; a round is never torn.
+        """
+        while True:
+            self._wake = trio.Event() if self._wake.is_set() else self._wake
+            self._round(trio.current_time())
+            wakeup_s = self._core.next_wakeup()
+            with trio.CancelScope(deadline=inf if wakeup_s is None else wakeup_s) as nap:
+                await self._wake.wait()
+            if nap.cancelled_caught:
+                self._inbox.append(TimePassed())
+
+    def _round(self, now: float) -> None:
+        while self._inbox:
+            for effect in self._core.handle(self._inbox.popleft(), now):
+                self._perform(effect)
