@@ -51,7 +51,7 @@ class ModelSource:
             file = HubFile.parse(reference)
             return cls(reference, name_from_file(Path(file.path)), hub_file=file)
         path = Path(reference).expanduser()
-        if not path.exists() and "/" not in reference and path.suffix != ".gguf":
+        if not reference or (not path.exists() and "/" not in reference and path.suffix != ".gguf"):
             raise PackageError(f"there is no model source {reference[:80]!r}", hint=SOURCES_HINT)
         _require_gguf(path)
         return cls(reference, name_from_file(path), path=path)

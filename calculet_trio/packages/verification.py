@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +58,8 @@ class Seal:
             scratch.write_text(json.dumps(self.marks), encoding="utf-8")
             scratch.replace(self.path)
         except OSError:
-            scratch.unlink(missing_ok=True)
+            with suppress(OSError):
+                scratch.unlink()
 
 
 def check_files(
