@@ -1,0 +1,119 @@
+"""Which sequence lies in which KV lane of a host model, how long it is, and whether a job may touch it.
+
+The core keeps its own books; these are the device's, so that a mistake above is refused here and never
+overwrites another sequence's KV.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Final
+
+import attrs
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import DecodeJob, Job, LaneWork, PrefillJob
+from calculet_trio.core.profiles import ModelShape
+from calculet_trio.ids import LaneId, SequenceId
+
+SEQUENCE_IDS: Final = count(1)
+"""One numbering for the process: a sequence id is never used twice, whatever is loaded or unloaded."""
+
+
+@attrs.define
+class Resident:
+    """A sequence in a lane: tokens committed, tokens allowed, and whether a job holds it now."""
+
+    sequence: SequenceId
+    tokens_max: int
+    length: int = 0
+    in_job: bool = False
+
+
+class LaneLedger:
+    """The lanes of one model."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        self._shape = shape
+        self._residents: dict[LaneId, Resident] = {}
+
+    @property
+    def free_lanes(self) -> int:
+        return self._shape.lanes - len(self._residents)
+
+    @property
+    def in_job(self) -> bool:
+        return any(resident.in_job for resident in self._residents.values())
+
+    def allocate(self, lane: LaneId, tokens: int) -> SequenceId | None:
+        """A new, empty sequence in ``lane``; None if the lane is taken, or no lane could hold so much."""
+        if lane in self._residents or not 0 <= lane < self._shape.lanes or not 1 <= tokens <= self._shape.max_seq:
+            return None
+        sequence = SequenceId(next(SEQUENCE_IDS))
+        self._residents[lane] = Resident(sequence, tokens_max=tokens)
+        return sequence
+
+    def release(self, lane: LaneId, sequence: SequenceId) -> bool:
+        """Empty the lane; False if another sequence is there, none, or a job holds it."""
+        resident = self._residents.get(lane)
+        if resident is None or resident.sequence != sequence or resident.in_job:
+            return False
+        del self._residents[lane]
+        return True
+
+    def remove_tail(self, sequence: SequenceId, tokens: int) -> bool:
+        """Shorten a sequence that no job holds; its KV beyond the new length is never read again."""
+        for resident in self._residents.values():
+            if resident.sequence == sequence and not resident.in_job and 0 <= tokens <= resident.length:
+                resident.length -= tokens
+                return True
+        return False
+
+    # ---- jobs -------------------------------------------------------------------------------------
+
+    def refuse(self, job: Job) -> FaultReason | None:
+        """Why the job must not run, or None. Looks at every lane before any is touched."""
+        if isinstance(job, PrefillJob):
+            fits = job.profile == self._shape.prefill and job.work.index == 0 and len(job.work.tokens) > 0
+        else:
+            fits = job.profile in self._shape.decode and self._fits_window(job)
+        if not fits:
+            return FaultReason.RUNTIME_ERROR
+        max_seq = min(job.profile.max_seq, self._shape.max_seq)
+        return next((reason for work in job.lanes if (reason := self._refuse_lane(work, max_seq))), None)
+
+    def hold(self, job: Job) -> None:
+        """The job is submitted: nothing else may touch its lanes until `settle`."""
+        for work in job.lanes:
+            self._residents[work.lane].in_job = True
+
+    def settle(self, job: Job, *, committed: bool) -> None:
+        """The job is over; only a committed one lengthens its sequences."""
+        for work in job.lanes:
+            resident = self._residents[work.lane]
+            resident.in_job = False
+            if committed:
+                resident.length += len(work.tokens)
+
+    def _fits_window(self, job: DecodeJob) -> bool:
+        batch, first = job.profile.compiled_batch, job.first_lane
+        indices = [work.index for work in job.lanes]
+        return (
+            0 <= first <= self._shape.lanes - batch
+            and bool(indices)
+            and len(set(indices)) == len(indices)
+            and all(0 <= index < batch for index in indices)
+            and all(work.lane == first + work.index and len(work.tokens) == 1 for work in job.lanes)
+        )
+
+    def _refuse_lane(self, work: LaneWork, max_seq: int) -> FaultReason | None:
+        resident = self._residents.get(work.lane)
+        if resident is None or resident.sequence != work.sequence or resident.in_job:
+            return FaultReason.RUNTIME_ERROR
+        if work.position != resident.length:
+            return FaultReason.RUNTIME_ERROR
+        if resident.length + len(work.tokens) > min(resident.tokens_max, max_seq):
+            return FaultReason.NO_CAPACITY
+        if not all(0 <= token < self._shape.vocab_size for token in work.tokens):
+            return FaultReason.RUNTIME_ERROR
+        return None

@@ -1,0 +1,192 @@
+"""One model on the CPU: a session, its KV lanes, and the bindings that run it in place.
+
+Like a board's, the graphs are static as seen from outside: prefill is one sequence into its lane, decode
+is a batch of B adjacent lanes. Inside, one onnxruntime session serves all of them, because a second one
+would prepack its own copy of the weights; the shapes it is run with come from the package's profiles.
+
+KV of all lanes is allocated once, ``f32[lanes, heads, max_seq, head_dim]`` per layer for K and for V. A
+window of adjacent lanes is a contiguous slice of it and is bound as past and as present, so the graph
+writes where it reads. Bindings are made once per window, and logits go to one pooled buffer: a decode
+step allocates nothing that stays.
+
+Source: onnxruntime 1.32, GroupQueryAttention; measured alternatives are in ``tools/bench_host``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from calculet_trio.errors import PackageError
+from calculet_trio.packages.manifest import Manifest
+from calculet_trio.runtimes.port import Logits
+
+WARM_UP_TOKENS: Final = 8
+
+
+@attrs.frozen
+class LaneStep:
+    """One token for the lane at ``index`` of a window, at ``position``."""
+
+    index: int
+    token: int
+    position: int
+
+
+class _Window:
+    """Lanes ``first .. first + batch - 1``, bound in place; its small inputs are filled before each run."""
+
+    def __init__(self, session: Any, kv: dict[str, npt.NDArray[np.float32]], *, first: int, batch: int) -> None:
+        self.binding = session.io_binding()
+        self.ids = np.zeros((batch, 1), np.int64)
+        self.last = np.zeros(batch, np.int32)
+        self.count = np.zeros(batch, np.int32)
+        for name, buffer in kv.items():
+            lanes = _shared(buffer[first : first + batch])
+            self.binding.bind_ortvalue_input(f"past_{name}", lanes)
+            self.binding.bind_ortvalue_output(f"present_{name}", lanes)
+        self.binding.bind_ortvalue_input("last", _shared(self.last))
+        self.binding.bind_ortvalue_input("count", _shared(self.count))
+        self._ids = _shared(self.ids)
+
+    def bind_ids(self, ids: npt.NDArray[np.int64] | None = None) -> None:
+        """Tokens of this run: a chunk's, or (None) the window's own, one a lane."""
+        self.binding.bind_ortvalue_input("ids", self._ids if ids is None else _shared(ids))
+
+
+class HostModel:
+    """A package's model, loaded. Not thread-safe: one engine drives it.
+
+    Args:
+        directory: the package.
+        manifest: its manifest.
+        threads: threads of a run, the caller's included.
+
+    Raises:
+        PackageError: the graph cannot be loaded, or is not what the manifest says.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, *, threads: int) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        numbers = manifest.architecture
+        self.session = _open_session(directory / manifest.submodel(manifest.roles.prefill).graph, threads)
+        self._require_inputs(directory)
+        shape = (manifest.kv.lanes, numbers.kv_heads, manifest.kv.max_seq, numbers.head_dim)
+        parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
+        # Zeroed memory is mapped when it is first written: lanes that nobody uses cost nothing.
+        self._kv = {part: np.zeros(shape, np.float32) for part in parts}
+        self._windows: dict[tuple[int, int], _Window] = {}
+        self._logits = np.zeros((max(manifest.shape().decode[-1].compiled_batch, 1), numbers.vocab_size), np.float32)
+        self._rows = np.zeros(self._logits.shape[0], np.int64)
+        self._heads = [
+            (_shared(self._rows[:rows]), _shared(self._logits[:rows])) for rows in range(1, len(self._rows) + 1)
+        ]
+
+    @property
+    def kv_bytes(self) -> int:
+        """Address space of the KV lanes."""
+        return sum(buffer.nbytes for buffer in self._kv.values())
+
+    def prefill(self, lane: int, tokens: Sequence[int], *, position: int, options: Any = None) -> Logits:
+        """Append ``tokens`` at ``position`` of ``lane``; logits ``f32[1, vocab]`` of the last one."""
+        window = self._window(lane, 1)
+        window.bind_ids(np.array([tokens], np.int64))
+        window.last[0] = position + len(tokens) - 1
+        window.count[0] = len(tokens)
+        self._rows[0] = len(tokens) - 1
+        return self._run(window, rows=1, options=options)
+
+    def decode(self, first: int, batch: int, steps: Sequence[LaneStep], *, options: Any = None) -> Logits:
+        """One token for some lanes of the window at ``first``; logits ``f32[batch, vocab]`` by index.
+
+        Args:
+            first: the window's first lane.
+            batch: lanes of the window, a profile's.
+            steps: what to append where, by rising index; lanes without a step stay as they are.
+            options: onnxruntime run options, or None.
+        """
+        window = self._window(first, batch)
+        window.bind_ids()
+        # An idle lane appends no token, whatever its length: position 0 keeps its attention trivial.
+        window.last[:] = 0
+        window.count[:] = 0
+        for row, step in enumerate(steps):
+            window.ids[step.index, 0] = step.token
+            window.last[step.index] = step.position
+            window.count[step.index] = 1
+            self._rows[row] = step.index
+        self._run(window, rows=len(steps), options=options)
+        # The head ran for the active lanes alone; from the end backwards no row is overwritten unread.
+        for row in range(len(steps) - 1, -1, -1):
+            if steps[row].index != row:
+                self._logits[steps[row].index] = self._logits[row]
+        return self._logits[:batch]
+
+    def warm_up(self) -> None:
+        """Run every submodel once with idle lanes: nothing is written."""
+        for profile in self.manifest.profiles:
+            window = self._window(0, profile.compiled_batch)
+            window.bind_ids()
+            self._run_idle(window)
+        window = self._window(0, 1)
+        window.bind_ids(np.zeros((1, min(WARM_UP_TOKENS, self.manifest.kv.max_seq - 1)), np.int64))
+        self._run_idle(window)
+
+    # ---- within -----------------------------------------------------------------------------------
+
+    def _run_idle(self, window: _Window) -> None:
+        window.last[:] = 0
+        window.count[:] = 0
+        self._rows[0] = 0
+        self._run(window, rows=1, options=None)
+
+    def _window(self, first: int, batch: int) -> _Window:
+        """The bindings of a window; there are at most lanes · profiles of them."""
+        window = self._windows.get((first, batch))
+        if window is None:
+            window = self._windows[first, batch] = _Window(self.session, self._kv, first=first, batch=batch)
+        return window
+
+    def _run(self, window: _Window, *, rows: int, options: Any) -> Logits:
+        rows_value, logits_value = self._heads[rows - 1]
+        window.binding.bind_ortvalue_input("rows", rows_value)
+        window.binding.bind_ortvalue_output("logits", logits_value)
+        self.session.run_with_iobinding(window.binding, options)
+        return self._logits[:rows]
+
+    def _require_inputs(self, directory: Path) -> None:
+        there = {tensor.name for tensor in self.session.get_inputs()}
+        said = {tensor.name for submodel in self.manifest.submodels for tensor in submodel.inputs}
+        if there != said:
+            differing = ", ".join(sorted(there ^ said)[:4])
+            raise PackageError(f"{directory}: graph and manifest disagree on inputs: {differing}")
+
+
+def _shared(array: npt.NDArray[Any]) -> Any:
+    """An OrtValue over the array's own memory, which it keeps alive."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _open_session(graph: Path, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Patterns are kept per input shape, and prompts come in every length.
+    options.enable_mem_pattern = False
+    # Threads spin within a run, where it is worth a third of the speed, and rest between runs.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise PackageError(f"{graph} cannot be loaded: {error}", hint="build or pull the package again") from error
