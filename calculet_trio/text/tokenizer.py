@@ -149,8 +149,8 @@ class Tokenizer(ABC):
     def text_bytes_limit(self, limit_tokens: int) -> int:
         """Bytes (UTF-8) above which no text fits into ``limit_tokens``; check it before tokenizing.
 
-        A text of more bytes has more than ``limit_tokens`` tokens, because no token holds more than
-        ``longest_token_bytes``. The converse is not true: below the bound, tokenize and count.
+        A text of more bytes, none of it special, has more than ``limit_tokens`` tokens, because no token of text
+        holds more than ``longest_token_bytes``. The converse is not true: below the bound, tokenize and count.
         """
         return limit_tokens * self.longest_token_bytes
 
