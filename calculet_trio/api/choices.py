@@ -67,15 +67,14 @@ class Choices:
     """What a handler reads of its choices.
 
     Args:
-        size: how many there are.
         events: the channel all of them write to.
-        nursery: where they run.
+        scopes: one a choice; cancelling it gives the choice up.
     """
 
-    def __init__(self, size: int, events: trio.MemoryReceiveChannel[Event], nursery: trio.Nursery) -> None:
-        self._waiting = self._running = size
+    def __init__(self, events: trio.MemoryReceiveChannel[Event], scopes: Sequence[trio.CancelScope]) -> None:
+        self._waiting = self._running = len(scopes)
         self._events = events
-        self._nursery = nursery
+        self._scopes = scopes
         # What early choices say while later ones wait; no longer than their replies.
         self._early: deque[Piece | Ended] = deque()
 
@@ -125,7 +124,9 @@ class Choices:
 
     def give_up(self, error: BaseException) -> BaseException:
         """End all of them, for ``error``, which is returned to be raised."""
-        self._nursery.cancel_scope.cancel()
+        # Not the nursery's scope: the handler stands in that, and has still to answer.
+        for scope in self._scopes:
+            scope.cancel()
         return error
 
     def _taken(self, event: Event) -> Piece | Ended:
@@ -141,22 +142,30 @@ async def running(service: Service, requests: Sequence[InferenceRequest]) -> Asy
     """Open every request, and read each as its output comes. Leaving gives up those that have not ended."""
     send, receive = trio.open_memory_channel[Event](UNREAD_OUTPUTS)
     async with send, receive, trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope() for _ in requests]
         for index, request in enumerate(requests):
-            nursery.start_soon(_run, service, request, index, send)
-        yield Choices(len(requests), receive, nursery)
+            nursery.start_soon(_run, service, request, index, send, scopes[index])
+        yield Choices(receive, scopes)
         nursery.cancel_scope.cancel()
 
 
-async def _run(service: Service, request: InferenceRequest, index: int, events: trio.MemorySendChannel[Event]) -> None:
+async def _run(
+    service: Service,
+    request: InferenceRequest,
+    index: int,
+    events: trio.MemorySendChannel[Event],
+    scope: trio.CancelScope,
+) -> None:
     """One choice from its opening to its end. Errors are said, not raised: a sibling's writer must hear them."""
-    try:
-        async with service.open(request) as handle:
-            await events.send(Admitted(index))
-            await _read(handle, index, events)
-    except Exception as error:  # whatever ends a choice is told to its client
-        if is_defect(error):
-            log.exception("request_defect", index=index)
-        await events.send(Lost(index, unwrapped(error)))
+    with scope:
+        try:
+            async with service.open(request) as handle:
+                await events.send(Admitted(index))
+                await _read(handle, index, events)
+        except Exception as error:  # whatever ends a choice is told to its client
+            if is_defect(error):
+                log.exception("choice_defect", index=index)
+            await events.send(Lost(index, unwrapped(error)))
 
 
 async def _read(handle: RequestHandle, index: int, events: trio.MemorySendChannel[Event]) -> None:

@@ -1,0 +1,81 @@
+"""The real server on a real socket, before a `Service` of our own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+import structlog
+import trio
+
+from calculet_trio.api.app import create_app
+from calculet_trio.api.server import serve
+from calculet_trio.api.settings import ApiSettings, ConnectionLimits
+from tests.api.fake_service import FakeService
+from tests.api.wire import Answer, Wire, post
+
+
+@attrs.define
+class Server:
+    """A running server: connect, ask, and look at what it did."""
+
+    service: FakeService
+    port: int
+    shutdown: trio.Event
+    ended: trio.Event
+    wires: list[Wire] = attrs.field(factory=list)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connect(self) -> Wire:
+        wire = Wire(await trio.open_tcp_stream("127.0.0.1", self.port))
+        self.wires.append(wire)
+        return wire
+
+    async def ask(self, request: bytes) -> Answer:
+        """One request on a connection of its own."""
+        wire = await self.connect()
+        answer = await wire.answer(request)
+        await wire.aclose()
+        return answer
+
+    async def chat(self, *headers: str, **fields: object) -> Answer:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.ask(post("/v1/chat/completions", body, *headers))
+
+
+def metrics(accept: str) -> tuple[bytes, str]:
+    if "openmetrics" in accept:
+        return b"# EOF\n", "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    return b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.fixture
+def settings() -> ApiSettings:
+    return ApiSettings(connection=ConnectionLimits(linger_s=0.5, graceful_s=5))
+
+
+@pytest.fixture
+async def server(settings: ApiSettings, nursery: trio.Nursery) -> AsyncIterator[Server]:
+    """Started; afterwards nothing may be held and nothing may have gone wrong without being expected."""
+    service = FakeService()
+    shutdown, ended = trio.Event(), trio.Event()
+    app = create_app(service, settings, metrics=metrics)
+
+    async def run(task_status: trio.TaskStatus[int]) -> None:
+        await serve(app, host="127.0.0.1", port=0, settings=settings, shutdown=shutdown, task_status=task_status)
+        ended.set()
+
+    with structlog.testing.capture_logs() as logs:
+        running = Server(service, await nursery.start(run), shutdown, ended)
+        yield running
+        for wire in running.wires:
+            await trio.aclose_forcefully(wire.stream)
+        await service.until_active(0)
+        shutdown.set()
+        with trio.fail_after(10):
+            await ended.wait()
+    assert [entry for entry in logs if entry["log_level"] == "error"] == getattr(running, "expected_errors", [])
