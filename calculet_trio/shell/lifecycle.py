@@ -54,10 +54,8 @@ _FAREWELL_S = 2.0
 class HttpServer(Protocol):
     """The surface, as the shell sees it: ``api.server`` bound to its address."""
 
-    async def __call__(
-        self, service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[tuple[str, int]]
-    ) -> None:
-        """Serve until ``stop``: close the listener at once, let open replies end. Started with its address."""
+    async def __call__(self, service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
+        """Serve until ``stop``: close the listener at once, let open replies end. Started with its port."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,7 +68,7 @@ class Daemon:
         policy: the core's numbers.
         metrics: told of effects and jobs.
         serve_http: the surface.
-        on_ready: called once, with the bound address, when a chat request would be answered.
+        on_ready: called once, with the bound port, when a chat request would be answered.
         drain_s: how long open streams may go on after a SIGTERM.
         job_timeout: the bound of one device job.
         backlog_bytes_max: unread output of one stream before it is given up.
@@ -82,7 +80,7 @@ class Daemon:
     policy: Policy
     metrics: ServiceMetrics
     serve_http: HttpServer
-    on_ready: Callable[[str, int], None] = lambda _host, _port: None
+    on_ready: Callable[[int], None] = lambda _port: None
     drain_s: float = 30.0
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
     backlog_bytes_max: int = 1 << 20
@@ -168,16 +166,16 @@ class _House:
     async def _serve(self, generations: trio.Nursery) -> None:
         """The http nursery: open before the model is ready, ended by a drain, never waited for in vain."""
         async with trio.open_nursery() as http:
-            host, port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
-            generations.start_soon(self._load, host, port)
+            port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
+            generations.start_soon(self._load, port)
             await self._begun_stopping.wait()
             http.cancel_scope.deadline = trio.current_time() + self._grace_s() + _FAREWELL_S
         if self._lost is None:
             await self._drained.wait()
 
-    async def _load(self, host: str, port: int) -> None:
+    async def _load(self, port: int) -> None:
         await self._models.load(self._daemon.source)
-        self._daemon.on_ready(host, port)
+        self._daemon.on_ready(port)
 
     async def _watch_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
