@@ -1,9 +1,9 @@
 """Scripts: what a scripted runtime says, from a YAML file.
 
 A script is for testing clients and the daemon itself: exact bytes, token by token, with gates, delays and
-faults, through the whole real service. See ``docs`` in ``runtimes/SCRIPTS.md`` for the format with examples.
+faults, through the whole real service. ``SCRIPTS.md`` beside this file has the format, with examples.
 
-Source: issue "scripted runtime"; ``RT[...]`` of public bug reports.
+Source: ``RT[...]`` in the public bug reports that the tests replay.
 """
 
 from __future__ import annotations

@@ -103,6 +103,8 @@ class ControlServer:
 def _answer(gates: Gates, line: bytes) -> dict[str, Any]:
     try:
         command = json.loads(line)
+        if not isinstance(command, dict) or not command.keys() & {"release", "state", "wait_for"}:
+            raise ValueError("say release, state or wait_for")
         if "release" in command:
             gates.release(str(command["release"]), int(command.get("count", 1)))
         elif "wait_for" in command:

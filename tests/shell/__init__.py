@@ -1,0 +1,1 @@
+"""The shell, over the scripted runtime."""

@@ -48,6 +48,23 @@ def asking(prompt="hi", *, max_new_tokens=None, deadline_s=None, **reply):
     )
 
 
+async def until(condition, *, within_s=10.0):
+    """Wait until ``condition()`` holds; nothing tells us when, so look again and again."""
+    with trio.fail_after(within_s):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.002)
+
+
+async def idle(house):
+    """Wait until nothing is registered and every lane is free; the runtime's answers are still under way."""
+
+    def is_idle():
+        now = house.alive._loop.snapshot()
+        return now.waiting_requests + now.running_requests + now.lanes_in_use == 0
+
+    await until(is_idle)
+
+
 async def read(handle):
     """The whole reply as text."""
     return "".join([output.text async for output in handle])
@@ -61,7 +78,7 @@ async def ask(service, *args, **kwargs):
 
 
 @asynccontextmanager
-async def living(script, *, policy=None, drain_s=5.0, timeout=None, ready=True, **changes) -> AsyncIterator[House]:
+async def living(script, *, policy=None, drain_s=5.0, job_s=10.0, ready=True, **changes) -> AsyncIterator[House]:
     """Run a daemon around the block; afterwards it is drained, and nothing may be left of it."""
     runtime = ScriptedRuntime(parse_script({"model": "m", **script}))
     metrics = ServiceMetrics()
@@ -90,7 +107,7 @@ async def living(script, *, policy=None, drain_s=5.0, timeout=None, ready=True, 
         serve_http=serve_http,
         on_ready=lambda _port: is_ready.set(),
         drain_s=drain_s,
-        job_timeout=timeout or JobTimeout(base_s=10.0, per_token_s=0.0),
+        job_timeout=JobTimeout(base_s=job_s, per_token_s=0.0),
         **changes,
     )
     alive = lifecycle._House(daemon, runtime.open())
