@@ -20,6 +20,8 @@ from calculet_trio import __version__
 from calculet_trio.cli.exit_codes import ExitCode, exit_code_of
 from calculet_trio.errors import CalculetError, OperatorError
 
+STDOUT_FD: Final = 1
+
 
 @attrs.frozen
 class LazyCommand:
@@ -97,23 +99,27 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code, see `calculet_trio.cli.exit_codes`.
     """
+    # click's own `main` would turn a reader that left into exit code 1, which means a verdict here.
     try:
-        outcome: Any = calculet.main(list(arguments), prog_name="calculet-trio", standalone_mode=False)
+        with calculet.make_context("calculet-trio", list(arguments)) as context:
+            outcome: Any = calculet.invoke(context)
         sys.stdout.flush()
-    except click.Abort:
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except (click.Abort, KeyboardInterrupt, EOFError):
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as help_page:
+        click.echo(help_page.format_message(), err=True)
+        return ExitCode.USAGE
     except click.UsageError as error:
-        if error.ctx is not None:
-            click.echo(error.ctx.get_usage(), err=True)
         _say(error.format_message(), f"{error.ctx.command_path} --help" if error.ctx else None)
         return ExitCode.USAGE
     except click.ClickException as error:
         _say(error.format_message(), None)
         return ExitCode.USAGE
-    except BrokenPipeError:
-        # The reader of our output left (`… | head`). Nothing is wrong, and the flush at exit must not say so.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # … | head: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT_FD)  # so that the flush at exit does not fail again
         return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 — the last place where an error can become a sentence
         return _explain(error, verbose=_is_verbose(arguments))

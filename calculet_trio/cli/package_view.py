@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from calculet_trio.packages.build_options import BuildOptions
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.store import PULL_HINT, StoredPackage
+
+PIPED_COLUMNS: Final = 200
 
 
 def is_made_of(manifest: Manifest, gguf: Path, options: BuildOptions) -> bool:
@@ -54,27 +56,28 @@ def as_json(directory: Path) -> str:
 
 def print_table(root: Path, found: Sequence[StoredPackage]) -> None:
     """The packages of a store, for people."""
-    console = Console()
     if not found:
-        console.print(f"The store {root} is empty; {PULL_HINT}.", highlight=False, soft_wrap=True)
+        click.echo(f"the store {root} is empty; {PULL_HINT}")
         return
     table = Table("name", "version", "family", "weights", "context", "lanes", "size", "for", box=box.SIMPLE)
     for stored in found:
-        manifest = stored.manifest
-        if manifest is None:
-            table.add_row(stored.name, Text(stored.problem or "", style="red"))
-            continue
-        table.add_row(
-            stored.name,
-            manifest.package_version,
-            manifest.architecture.family,
-            manifest.weight_form.value,
-            f"{manifest.kv.max_seq:,}",
-            str(manifest.kv.lanes),
-            f"{size_bytes(manifest) / 1e6:,.0f} MB",
-            manifest.target,
-        )
-    console.print(table)
+        if (manifest := stored.manifest) is not None:
+            table.add_row(
+                stored.name,
+                manifest.package_version,
+                manifest.architecture.family,
+                manifest.weight_form.value,
+                f"{manifest.kv.max_seq:,}",
+                str(manifest.kv.lanes),
+                f"{size_bytes(manifest) / 1e6:,.0f} MB",
+                manifest.target,
+            )
+    console = Console()
+    # Where no terminal says how wide it is, nothing is cut: the reader is a program or a file.
+    console.print(table, width=None if console.is_terminal else PIPED_COLUMNS, crop=console.is_terminal)
+    for stored in found:
+        if stored.problem is not None:
+            click.echo(f"{stored.name} cannot be used: {stored.problem}")
 
 
 def print_package(directory: Path, manifest: Manifest) -> None:
@@ -97,7 +100,6 @@ def print_package(directory: Path, manifest: Manifest) -> None:
         ("built from", f"{manifest.source.file} (sha256 {manifest.source.sha256})"),
         ("golden", "recorded" if manifest.golden else "missing: this package will not be served"),
     )
-    table = Table(title=manifest.name, title_justify="left", title_style="bold", box=None, show_header=False)
+    click.echo(click.style(manifest.name, bold=True))
     for name, value in rows:
-        table.add_row(name, value)
-    Console().print(table, soft_wrap=True)
+        click.echo(f"  {name:<15} {value}")
