@@ -14,6 +14,8 @@ Source: onnxruntime 1.32, GroupQueryAttention; measured alternatives are in ``to
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -79,8 +81,7 @@ class HostModel:
         self._require_inputs(directory)
         shape = (manifest.kv.lanes, numbers.kv_heads, manifest.kv.max_seq, numbers.head_dim)
         parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
-        # Zeroed memory is mapped when it is first written: lanes that nobody uses cost nothing.
-        self._kv = {part: np.zeros(shape, np.float32) for part in parts}
+        self._kv = {part: _lanes_of_zeros(shape) for part in parts}
         self._windows: dict[tuple[int, int], _Window] = {}
         self._logits = np.zeros((max(manifest.shape().decode[-1].compiled_batch, 1), numbers.vocab_size), np.float32)
         self._rows = np.zeros(self._logits.shape[0], np.int64)
@@ -166,6 +167,16 @@ class HostModel:
         if there != said:
             differing = ", ".join(sorted(there ^ said)[:4])
             raise PackageError(f"{directory}: graph and manifest disagree on inputs: {differing}")
+
+
+def _lanes_of_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Memory that the system gives when it is first written, page by small page.
+
+    A huge page would span a whole head of a lane, and its first token would cost what its last one does.
+    """
+    pages = mmap.mmap(-1, math.prod(shape) * 4)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.float32).reshape(shape)
 
 
 def _shared(array: npt.NDArray[Any]) -> Any:
