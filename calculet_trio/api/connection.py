@@ -95,7 +95,7 @@ class Connection:
                 nursery.start_soon(self._close_with_server)
                 await self._read(arrived)
                 nursery.cancel_scope.cancel()
-            await self._protocol.handle(Closed())  # the handlers, which are waited for now, learn of it
+            await self._protocol.end()  # the handlers, which are waited for now, learn of it
 
     async def _read(self, arrived: trio.MemorySendChannel[bytes]) -> None:
         """Read until the peer ends or a limit is met, whatever is being answered meanwhile."""
@@ -122,7 +122,7 @@ class Connection:
         """Hand over what arrived; waits inside the protocol while an earlier request is answered."""
         async for data in arrived:
             if not self._is_closing:
-                await self._protocol.handle(RawData(data))
+                await self._protocol.take(data)
 
     async def _close_with_server(self) -> None:
         """End an idle connection when the server closes; one that is not ends after its reply."""
@@ -168,7 +168,7 @@ class Connection:
             return
         self._is_closing = True
         self._end_by(trio.current_time() + self._limits.linger_s)
-        await self._protocol.handle(Closed())
+        await self._protocol.end()
         async with self._writing:
             try:
                 await self._stream.send_eof()

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 import h11
-from hypercorn.events import Closed, Event
+from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 
 from calculet_trio.api import strict_json
@@ -34,12 +34,21 @@ class Http1Protocol(H11Protocol):
         """Whether a request is being answered, so that what arrives now has to wait."""
         return self.stream is not None and self.connection.their_state not in (h11.IDLE, h11.SEND_BODY)
 
-    async def handle(self, event: Event) -> None:
-        """Take what arrived, or that the connection ended; a request that is refused closes it."""
+    async def take(self, data: bytes) -> None:
+        """Take what arrived; a request that is refused closes the connection.
+
+        **Cancellation**: may lose what arrived; the connection is over then.
+        """
+        self.connection.receive_data(data)
         try:
-            await super().handle(event)
+            await self._handle_events()
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
+
+    async def end(self) -> None:
+        """The connection is over: tell the handler of the request that is being answered, if one is."""
+        if self.stream is not None:
+            await self._close_stream()
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Raises `h11.RemoteProtocolError` for a request that must not reach the application."""

@@ -6,6 +6,7 @@ Source: ARCHITECTURE.md "Lifetimes"; reports B50, B64, B65.
 from __future__ import annotations
 
 import socket
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -50,7 +51,7 @@ class QuietLogger(Logger):
         self.access_logger = self.error_logger = None
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
-        log.error("handler_defect", said=message, exc_info=True)  # called inside an except block of hypercorn's
+        log.error("handler_defect", said=message, exc_info=sys.exception())
 
 
 def bound_socket(host: str, port: int, limits: ConnectionLimits) -> socket.socket:
