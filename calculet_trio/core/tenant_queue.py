@@ -11,18 +11,24 @@ from calculet_trio.core.request import Request, RequestState
 
 
 class TenantQueue:
-    """A weighted fair queue over tenants; FIFO within a tenant. Every operation is O(log n).
+    """A weighted fair queue over tenants; FIFO within a tenant. Every operation is O(log n), amortized.
 
     ``virtual_finish = max(tenant_virtual_time, global_virtual_time) + cost / weight``. The global time is
     the largest virtual start that was served, so that an idle tenant returns to the present and has no
     credit banked.
+
+    Requests that ended while they waited are let go when they come up, or in one sweep when they could be
+    the greater part: the heap never holds more than twice what waited at the last sweep, plus a floor.
     """
+
+    _FLOOR = 64
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
         self._tenant_time: dict[str, float] = {}
         self._global_time = 0.0
         self._arrivals = 0
+        self._sweep_at = self._FLOOR
 
     def push(self, request: Request, *, cost: float, weight: float = 1.0) -> None:
         """Charge the tenant for the request and queue it behind what that tenant asked for before."""
@@ -38,12 +44,16 @@ class TenantQueue:
         self._put(request)
 
     def _put(self, request: Request) -> None:
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [entry for entry in self._heap if _waits(entry[2])]
+            heapq.heapify(self._heap)
+            self._sweep_at = 2 * len(self._heap) + self._FLOOR
         self._arrivals += 1
         heapq.heappush(self._heap, (request.virtual_finish, self._arrivals, request))
 
     def peek(self) -> Request | None:
         """The request whose turn it is; those that were cancelled or expired meanwhile are let go."""
-        while self._heap and self._heap[0][2].state is not RequestState.WAITING_ADMISSION:
+        while self._heap and not _waits(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
 
@@ -56,5 +66,9 @@ class TenantQueue:
 
     def _forget_caught_up_tenants(self) -> None:
         """Keep the table no larger than the tenants that still are ahead of the global time."""
-        if len(self._tenant_time) > 2 * len(self._heap) + 64:
+        if len(self._tenant_time) > 2 * len(self._heap) + self._FLOOR:
             self._tenant_time = {t: time for t, time in self._tenant_time.items() if time > self._global_time}
+
+
+def _waits(request: Request) -> bool:
+    return request.state is RequestState.WAITING_ADMISSION
