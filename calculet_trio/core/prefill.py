@@ -32,7 +32,10 @@ class PrefillScheduler:
         return WorkKind.LONG_PREFILL
 
     def push(self, request: Request) -> None:
-        self._queues[self.class_of(len(request.prompt))].append(request)
+        """Queue an admitted request; a long job may be running, so those that ended behind it are let go here."""
+        kind = self.class_of(len(request.prompt))
+        waiting = (other for other in self._queues[kind] if _waits(other))
+        self._queues[kind] = deque((*waiting, request))
 
     def put_back(self, request: Request) -> None:
         """The device did not take the job: the request keeps its place at the front."""
@@ -41,7 +44,7 @@ class PrefillScheduler:
     def available(self) -> list[WorkKind]:
         """The classes in which a request waits; those that ended meanwhile are let go."""
         for queue in self._queues.values():
-            while queue and queue[0].state is not RequestState.PREFILL_READY:
+            while queue and not _waits(queue[0]):
                 queue.popleft()
         return [kind for kind, queue in self._queues.items() if queue]
 
@@ -60,3 +63,7 @@ class PrefillScheduler:
             position=lane.committed_len,
         )
         return PrefillJob(job, request.generation, profile, work), request
+
+
+def _waits(request: Request) -> bool:
+    return request.state is RequestState.PREFILL_READY
