@@ -24,6 +24,10 @@ class DecodeScheduler:
     def push(self, request: Request) -> None:
         self._ready[request.id] = request
 
+    def put_back(self, request: Request) -> None:
+        """The device did not take the job: the request has waited longest still."""
+        self._ready = {request.id: request, **self._ready}
+
     def available(self) -> bool:
         """Whether a sequence is ready; those that ended meanwhile are let go."""
         ended = [key for key, request in self._ready.items() if request.state is not RequestState.DECODE_READY]

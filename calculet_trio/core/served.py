@@ -44,7 +44,7 @@ class Served:
         if request.state is RequestState.PREFILL_READY:
             self._prefill.put_back(request)
         else:
-            self._decode.push(request)
+            self._decode.put_back(request)
 
     def plan(self, job: JobId) -> tuple[Job, list[Request]] | None:
         """The next job of this generation and the requests in it; None if nothing is ready."""
