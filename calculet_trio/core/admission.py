@@ -48,21 +48,23 @@ class AdmissionController:
 
     def on_arrival(self, lanes: KvLanes) -> Refusal | None:
         """Whether one more request may wait. A request that finds a free lane does not wait."""
-        if self._registry.waiting < self.policy.max_waiting_requests + self._spare_lanes(lanes):
+        waiting = self._registry.waiting - len(self._being_allocated(lanes))
+        if waiting < self.policy.max_waiting_requests + self._spare_lanes(lanes):
             return None
         return Refusal(
             RefusalKind.CAPACITY,
             "queue_full",
-            f"{self._registry.waiting} requests wait already; the limit is {self.policy.max_waiting_requests}",
+            f"{waiting} requests wait already; the limit is {self.policy.max_waiting_requests}",
             retry_after_s=self.drain_rate.retry_after_s(1),
         )
 
-    def on_offer(self, lanes: KvLanes, *, prompt_tokens: int) -> Refusal | None:
+    def on_offer(self, lanes: KvLanes, *, prompt_tokens: int, prefill_tokens_max: int) -> Refusal | None:
         """Whether a prompt of that length can be served at all, and may wait.
 
-        The longest prompt is one token shorter than the context: a reply has at least one token.
+        The longest prompt is what the prefill graph takes, and at least one token shorter than the context:
+        a reply has at least one token.
         """
-        limit = self._context_tokens(lanes) - 1
+        limit = min(self._context_tokens(lanes) - 1, prefill_tokens_max)
         if prompt_tokens > limit:
             return Refusal(
                 RefusalKind.INVALID,
@@ -71,7 +73,8 @@ class AdmissionController:
                 prompt_tokens=prompt_tokens,
                 limit_tokens=limit,
             )
-        waiting = self._registry.waiting_prompt_tokens
+        placed_tokens = sum(len(request.prompt) for request in self._being_allocated(lanes))
+        waiting = self._registry.waiting_prompt_tokens - placed_tokens
         if waiting and waiting + prompt_tokens > self.policy.max_waiting_prompt_tokens:
             return Refusal(
                 RefusalKind.CAPACITY,
@@ -91,6 +94,18 @@ class AdmissionController:
         return self._spare_lanes(lanes) > 0 and (
             lanes.reserved_tokens + request.tokens_at_most <= self._kv_tokens(lanes)
         )
+
+    def may_ever_admit(self, lanes: KvLanes, request: Request) -> bool:
+        """Whether the request fits once every lane that can come back is free; Unknown ones stay charged."""
+        lost, limit = len(lanes) - lanes.usable, self.policy.max_sequences
+        return (limit is None or lost < limit) and (
+            lanes.unknown_tokens + request.tokens_at_most <= self._kv_tokens(lanes)
+        )
+
+    def _being_allocated(self, lanes: KvLanes) -> list[Request]:
+        """Requests that still count as waiting, but have their lane: they wait for the runtime, not for room."""
+        owners = (self._registry.get(request) for request in lanes.being_allocated)
+        return [request for request in owners if request is not None]
 
     def _spare_lanes(self, lanes: KvLanes) -> int:
         limit = self.policy.max_sequences

@@ -137,7 +137,7 @@ class SubmitJob:
 
 @attrs.frozen
 class Quarantined:
-    """A job's fate is unknown: its engine takes no more work, health is failed, the process must be replaced."""
+    """A job's fate is unknown, or every lane's content: the engine takes no more work, the process must be replaced."""
 
     engine: EngineId
     reason: FaultReason

@@ -21,13 +21,16 @@ from calculet_trio.core.effects import (
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.lanes import KvLane, LaneState
 from calculet_trio.core.registry import RequestRegistry
-from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.ids import GenerationId
 
 DRAINING: Final = Refusal(RefusalKind.UNAVAILABLE, "draining", "the service is shutting down", retry_after_s=5.0)
 LOADING: Final = Refusal(RefusalKind.UNAVAILABLE, "loading", "the model is being loaded", retry_after_s=2.0)
 EXPIRED: Final = Refusal(
     RefusalKind.UNAVAILABLE, "deadline_exceeded", "the request's deadline passed while it waited", retry_after_s=1.0
+)
+LANES_LOST: Final = Refusal(
+    RefusalKind.UNAVAILABLE, "failed", "lanes were lost; what is left cannot hold the request", retry_after_s=10.0
 )
 
 _FINAL: Final = frozenset({FaultReason.BAD_LOGITS})
@@ -75,6 +78,15 @@ class Endings:
             self.fail(request, request.give_up)
         else:
             self.drop(request)
+
+    def expire(self, request: Request) -> None:
+        """Its deadline has passed; a request whose job is out ends when that has drained, not here."""
+        if request.is_waiting:
+            self.refuse(request, EXPIRED)
+        elif request.state is RequestState.PREFILL_READY:
+            self.fail(request, FaultReason.DEADLINE_EXCEEDED)
+        elif request.state is RequestState.DECODE_READY:
+            self.finish(request, FinishReason.LENGTH, truncated_by="deadline")
 
     def give_back(self, lane: KvLane, generation: GenerationId) -> None:
         """Ask the runtime to empty a lane that no job holds."""

@@ -70,3 +70,8 @@ class ModelGeneration(Machine[GenerationState, GenerationEvent]):
         self.id = generation
         self.alias = alias
         self.shape: ModelShape | None = None
+
+    def fault(self) -> None:
+        """The device was lost; a generation that holds nothing of it does not mind."""
+        if GenerationEvent.FAULT in self.table.rows[self._state]:
+            self.advance(GenerationEvent.FAULT)

@@ -153,6 +153,21 @@ class KvLanes:
         return sum(lane.state is LaneState.FREE for lane in self._lanes)
 
     @property
+    def usable(self) -> int:
+        """Lanes that serve somebody, or can again."""
+        return sum(lane.state is not LaneState.UNKNOWN for lane in self._lanes)
+
+    @property
+    def unknown_tokens(self) -> int:
+        """Tokens of KV that Unknown lanes stay charged with."""
+        return sum(lane.reserved_len for lane in self._lanes if lane.state is LaneState.UNKNOWN)
+
+    @property
+    def being_allocated(self) -> list[RequestId]:
+        """Whom the runtime is allocating a lane for; some may have ended meanwhile."""
+        return [lane.request for lane in self._lanes if lane.state is LaneState.RESERVED and lane.request is not None]
+
+    @property
     def reserved_tokens(self) -> int:
         """Tokens of KV that lanes in use may grow to; an Unknown lane's stay charged."""
         return sum(lane.reserved_len for lane in self._lanes)

@@ -20,13 +20,12 @@ from calculet_trio.core.effects import (
     AllocateSequence,
     Drained,
     Effect,
-    FinishReason,
     Place,
     Refusal,
     Refuse,
     SubmitJob,
 )
-from calculet_trio.core.endings import DRAINING, EXPIRED, LOADING, Endings, device_failed
+from calculet_trio.core.endings import DRAINING, LANES_LOST, LOADING, Endings, device_failed
 from calculet_trio.core.events import Event, FaultReason
 from calculet_trio.core.generation import GenerationEvent, ModelGeneration
 from calculet_trio.core.health import EngineHealth
@@ -177,7 +176,9 @@ class ServingCore:
         assert event.prompt, "a prompt has at least one token"
         served = self._served[request.generation]
         prompt_tokens = len(event.prompt)
-        refusal = self._unavailable(served) or self._admission.on_offer(served.lanes, prompt_tokens=prompt_tokens)
+        refusal = self._unavailable(served) or self._admission.on_offer(
+            served.lanes, prompt_tokens=prompt_tokens, prefill_tokens_max=served.shape.prefill.max_seq
+        )
         if refusal is not None:
             self._endings.refuse(request, refusal)
             return
@@ -228,6 +229,8 @@ class ServingCore:
         request = None if owner is None else self._registry.get(owner)
         if request is not None:
             self._registry.move(request, RequestEvent.RELEASED)
+        if not event.confirmed:
+            self._settlement.conclude_loss(FaultReason.RUNTIME_ERROR)
 
     def _generation_advanced(self, event: ev.GenerationAdvanced) -> None:
         generation = self._generations.get(event.generation)
@@ -251,13 +254,7 @@ class ServingCore:
 
     def _expire(self, now: float) -> None:
         while (request := self._deadlines.pop_expired(now)) is not None:
-            if request.is_waiting:
-                self._endings.refuse(request, EXPIRED)
-            elif request.state is RequestState.PREFILL_READY:
-                self._endings.fail(request, FaultReason.DEADLINE_EXCEEDED)
-            elif request.state is RequestState.DECODE_READY:
-                self._endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
-            # a running request's job drains first; `_settle` looks at the deadline
+            self._endings.expire(request)  # a running one's job drains first: settlement looks at its deadline
         if self._drain_deadline_s is not None and now >= self._drain_deadline_s:
             self._drain_deadline_s = None
             for request in self._registry:
@@ -269,6 +266,9 @@ class ServingCore:
     def _admit(self, now: float) -> None:
         while self._allocation.allows(now) and (request := self._queue.peek()) is not None:
             served = self._served[request.generation]
+            if served.is_ready and not self._admission.may_ever_admit(served.lanes, request):
+                self._endings.refuse(request, LANES_LOST)
+                continue
             if not served.is_ready or not self._admission.may_admit(served.lanes, request):
                 return
             self._queue.pop()

@@ -21,7 +21,6 @@ from calculet_trio.core.events import (
     JobUnknown,
     LaneResult,
 )
-from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.health import EngineHealth
 from calculet_trio.core.jobs import EngineId, JobEvent, JobRecord, JobTable, LaneWork
 from calculet_trio.core.registry import RequestRegistry
@@ -40,7 +39,7 @@ class Settlement:
     """Ends jobs. Stale and repeated ends are ignored: their job has left the table, or is Unknown.
 
     Attributes:
-        fault: why no engine is left; None while one is usable.
+        fault: why no engine or no lane is left; None while somebody can be served.
     """
 
     registry: RequestRegistry
@@ -66,12 +65,12 @@ class Settlement:
             case JobFailed():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
-                self._withdraw(record, event.reason)
+                self._withdraw(record, event.reason, now)
             case JobNotSubmitted():
                 self.jobs.end(record, JobEvent.WITHDRAW)
                 self.submission.refused(now)
                 may_retry = event.reason is FaultReason.DEVICE_BUSY and self.submission.failures < BUSY_TRIES
-                self._withdraw(record, None if may_retry else event.reason)
+                self._withdraw(record, None if may_retry else event.reason, now)
             case JobUnknown():
                 self.jobs.end(record, JobEvent.LOSE)
                 self._lose(record, event.reason)
@@ -99,10 +98,10 @@ class Settlement:
                 self.registry.move(request, RequestEvent.COMMIT)
                 served.enqueue(request)
 
-    def _withdraw(self, record: JobRecord, reason: FaultReason | None) -> None:
+    def _withdraw(self, record: JobRecord, reason: FaultReason | None, now: float) -> None:
         """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""
         served = self.served[record.job.generation]
-        for work in record.job.lanes:
+        for work in reversed(record.job.lanes):  # so that whoever is put back in front of others keeps the order
             served.lanes[work.lane].withdraw()
             request = self._running(work)
             if request.give_up is not None:
@@ -111,7 +110,10 @@ class Settlement:
                 self.endings.fail(request, reason)
             else:
                 self.registry.move(request, RequestEvent.WITHDRAW)
-                served.put_back(request)
+                if now >= request.deadline_s:
+                    self.endings.expire(request)
+                else:
+                    served.put_back(request)
 
     def _lose(self, record: JobRecord, reason: FaultReason) -> None:
         """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
@@ -125,15 +127,25 @@ class Settlement:
                 self.endings.fail(request, reason)
         self.engines[record.engine].quarantine(reason)
         self.effects.append(Quarantined(record.engine, reason))
-        if not any(engine.usable for engine in self.engines.values()):
+        self.conclude_loss(reason)
+
+    def conclude_loss(self, reason: FaultReason) -> None:
+        """Where no engine or no lane is left, nobody can be served any more: the device is lost."""
+        has_engine = any(engine.usable for engine in self.engines.values())
+        has_lane = any(served.lanes.usable for served in self.served.values())
+        if self.fault is None and not (has_engine and has_lane):
             self._lose_device(reason)
 
     def _lose_device(self, reason: FaultReason) -> None:
-        """No engine is left: everybody is told, every lane that held something is Unknown."""
+        """Everybody is told, every lane that held something is Unknown, no engine gets work again."""
         self.fault = reason
+        for engine in self.engines.values():
+            if engine.usable:
+                engine.quarantine(reason)
+                self.effects.append(Quarantined(engine.engine, reason))
         for served in self.served.values():
             served.lanes.lose_all()
-            served.generation.advance(GenerationEvent.FAULT)
+            served.generation.fault()
         for request in self.registry:
             if request.is_waiting:
                 self.endings.refuse(request, device_failed(reason))
