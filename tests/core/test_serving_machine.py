@@ -1,0 +1,242 @@
+"""Anything, in any order: the whole core against its clients' streams and its device's lanes.
+
+The checks of every step stand in `tests.core.world`; this file says what may happen, and what must be true when
+it is over: whoever could be served was, everybody was told exactly once, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from calculet_trio.core import events as ev
+from calculet_trio.core.effects import Drop, Fail, Finish, Refuse
+from calculet_trio.core.events import CancelReason, FaultReason
+from calculet_trio.core.jobs import EngineId
+from calculet_trio.core.policy import Policy, QueuePolicy
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+from tests.core.shapes import small_policy, small_shape
+from tests.core.world import World
+
+TENANTS = ("a", "b", "c")
+OTHER_GENERATION = GenerationId(99)
+SERVED_WITHIN_S = 60.0
+MAX_SEQ = 24
+
+picks = st.integers(0, 999)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Small devices with small budgets, so that every limit is met soon."""
+    lanes = draw(st.integers(1, 5), label="lanes")
+    batches = draw(st.sampled_from([(1,), (1, 2), (1, 2, 4), (1, 4), (1, 5)]), label="batches")
+    engines = draw(st.sampled_from([(EngineId.PING,), (EngineId.PING, EngineId.PONG)]), label="engines")
+    prefill_max_seq = draw(st.sampled_from([MAX_SEQ, 16]), label="prefill_max_seq")
+    policy = attrs.evolve(
+        small_policy(
+            max_sequences=draw(st.none() | st.integers(1, lanes), label="max_sequences"),
+            max_kv_tokens=draw(st.none() | st.integers(MAX_SEQ, lanes * MAX_SEQ), label="max_kv_tokens"),
+            max_waiting_requests=draw(st.integers(0, 5), label="max_waiting_requests"),
+            max_waiting_prompt_tokens=draw(st.integers(5, 60), label="max_waiting_prompt_tokens"),
+            max_inflight_jobs=draw(st.integers(1, len(engines)), label="max_inflight_jobs"),
+        ),
+        queues=QueuePolicy(short_prefill_max_tokens=4, medium_prefill_max_tokens=10),
+    )
+    shape = small_shape(lanes, batches=batches, max_seq=MAX_SEQ, prefill_max_seq=prefill_max_seq)
+    return World(shape, policy=policy, engines=engines)
+
+
+def nth(items: Any, pick: int) -> Any:
+    """One of the items, by any number."""
+    found = list(items)
+    return found[pick % len(found)]
+
+
+class ServingMachine(RuleBasedStateMachine):
+    """Clients, a device with every fault, time and a drain."""
+
+    world: World
+
+    @initialize(world=worlds())
+    def begin(self, world: World) -> None:
+        self.world = world
+
+    # ---- clients --------------------------------------------------------------------------------
+
+    @rule(tenant=st.sampled_from(TENANTS), deadline_s=st.none() | st.sampled_from([-1.0, 0.0, 0.5, 3.0, 500.0]))
+    def arrive(self, tenant: str, deadline_s: float | None) -> None:
+        self.world.arrive(tenant=tenant, deadline_s=deadline_s)
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        prompt_tokens=st.integers(1, MAX_SEQ + 1),
+        max_new_tokens=st.none() | st.integers(1, 6),
+    )
+    def ask(self, tenant: str, prompt_tokens: int, max_new_tokens: int | None) -> None:
+        self.world.ask(tenant=tenant, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+
+    @precondition(lambda self: self.world.streams)
+    @rule(pick=picks, prompt_tokens=st.integers(1, MAX_SEQ + 1), max_new_tokens=st.none() | st.integers(1, 6))
+    def offer(self, pick: int, prompt_tokens: int, max_new_tokens: int | None) -> None:
+        """Of any request: those that were offered before, or have ended, must not mind."""
+        request = nth(self.world.streams, pick)
+        self.world.offer(request, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+
+    @precondition(lambda self: self.world.streams)
+    @rule(pick=picks, reason=st.sampled_from(CancelReason))
+    def cancel(self, pick: int, reason: CancelReason) -> None:
+        self.world.cancel(nth(self.world.streams, pick), reason)
+
+    # ---- the device -----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.allocations)
+    @rule(pick=picks)
+    def allocate(self, pick: int) -> None:
+        self.world.allocate(nth(self.world.allocations, pick))
+
+    @precondition(lambda self: self.world.allocations)
+    @rule(pick=picks)
+    def refuse_allocation(self, pick: int) -> None:
+        self.world.refuse_allocation(nth(self.world.allocations, pick))
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(pick=picks, stop=st.integers(0, 31), fail=st.integers(0, 31), ends_some=st.booleans())
+    def finish(self, pick: int, stop: int, fail: int, ends_some: bool) -> None:
+        """Mostly everybody goes on; sometimes some lanes stop or fail by themselves."""
+        job = nth(self.world.jobs, pick)
+        works = self.world.jobs[job].lanes if ends_some else ()
+        self.world.finish(
+            job,
+            stop=[work.request for work in works if stop >> work.index & 1],
+            fail=[work.request for work in works if fail >> work.index & 1],
+        )
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(pick=picks)
+    def finish_without_results(self, pick: int) -> None:
+        self.world.finish(nth(self.world.jobs, pick), mute=True)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(pick=picks)
+    def fail_output(self, pick: int) -> None:
+        self.world.fail_output(nth(self.world.jobs, pick))
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(pick=picks, reason=st.sampled_from([FaultReason.DEVICE_BUSY] * 3 + [FaultReason.RUNTIME_ERROR]))
+    def refuse_job(self, pick: int, reason: FaultReason) -> None:
+        self.world.refuse_job(nth(self.world.jobs, pick), reason)
+
+    @precondition(lambda self: self.world.jobs and len(self.world.past) > 12)
+    @rule(pick=picks, reason=st.sampled_from([FaultReason.TIMEOUT, FaultReason.CCU_FAULT, FaultReason.DEVICE_LOST]))
+    def lose_job(self, pick: int, reason: FaultReason) -> None:
+        self.world.lose_job(nth(self.world.jobs, pick), reason)
+
+    @precondition(lambda self: self.world.releases)
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        self.world.release(nth(self.world.releases, pick))
+
+    @precondition(lambda self: self.world.releases)
+    @rule(pick=picks)
+    def release_without_being_sure(self, pick: int) -> None:
+        self.world.release(nth(self.world.releases, pick), confirmed=False)
+
+    # ---- answers that must change nothing ---------------------------------------------------------
+
+    @precondition(lambda self: self.world.past)
+    @rule(pick=picks)
+    def answer_again(self, pick: int) -> None:
+        self.world.stale(nth(self.world.past, pick))
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(pick=picks, lost=st.booleans())
+    def answer_for_another_generation(self, pick: int, lost: bool) -> None:
+        job: JobId = nth(self.world.jobs, pick)
+        if lost:
+            self.world.stale(ev.JobUnknown(job, OTHER_GENERATION, FaultReason.TIMEOUT))
+        else:
+            self.world.stale(ev.JobFinished(job, OTHER_GENERATION, ()))
+
+    @precondition(lambda self: self.world.releases)
+    @rule(pick=picks)
+    def release_something_else(self, pick: int) -> None:
+        asked = nth(self.world.releases.values(), pick)
+        self.world.stale(ev.SequenceReleased(asked.generation, asked.lane, SequenceId(10_000), True))
+        self.world.stale(ev.SequenceReleased(OTHER_GENERATION, asked.lane, asked.sequence, True))
+        self.world.stale(ev.SequenceReleased(asked.generation, LaneId(asked.lane + 1), asked.sequence, True))
+
+    @precondition(lambda self: self.world.allocations)
+    @rule(pick=picks)
+    def allocate_for_somebody_else(self, pick: int) -> None:
+        asked = nth(self.world.allocations.values(), pick)
+        stranger = RequestId(10_000)
+        self.world.stale(ev.SequenceAllocated(asked.generation, asked.lane, stranger, SequenceId(10_000)))
+        self.world.stale(ev.SequenceRefused(asked.generation, LaneId(99), asked.request, FaultReason.NO_CAPACITY))
+
+    @rule(number=st.integers(10_000, 10_010))
+    def speak_of_the_unheard_of(self, number: int) -> None:
+        self.world.stale(ev.Offered(RequestId(number), (1, 2, 3), 4))
+        self.world.stale(ev.Cancelled(RequestId(number), CancelReason.CLIENT_GONE))
+        self.world.stale(ev.JobFailed(JobId(number), GenerationId(1), FaultReason.OUTPUT_ERROR))
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.0, 0.004, 0.005, 0.5, 1.0, 3.0, 20.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @precondition(lambda self: self.world.core.next_wakeup() is not None)
+    @rule()
+    def wake_up_as_asked(self) -> None:
+        wakeup_s = self.world.core.next_wakeup()
+        assert wakeup_s is not None
+        self.world.pass_time(wakeup_s - self.world.now)
+
+    @precondition(lambda self: len(self.world.past) > 20)
+    @rule(within_s=st.sampled_from([0.0, 1.0, 30.0]))
+    def drain(self, within_s: float) -> None:
+        self.world.drain(within_s)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Everything is answered from now on: whoever can be served is, and nothing is left."""
+        if not hasattr(self, "world") or not self.world.sound:
+            return  # a step has failed already: its error is the one to read
+        world = self.world
+        for stream in world.open_streams:
+            if not stream.prompt:
+                world.cancel(stream.request)
+        due = [s for s in world.open_streams if not s.cancelled and s.deadline_s > world.now + SERVED_WITHIN_S]
+        is_served = not world.drained and bool(world.device.busy) and not any(s.shut_down for s in due)
+        draining = world.core.snapshot().status.word == "draining"
+        within_s = 1.0 if draining else SERVED_WITHIN_S
+        world.run(until_s=within_s)
+        for stream in due:
+            assert stream.end is not None, f"request {stream.request} starved"
+            if is_served and world.lanes_alive:
+                assert isinstance(stream.end, Finish), stream
+        world.run(until_s=1000.0)
+        self._expect_nothing_left()
+
+    def _expect_nothing_left(self) -> None:
+        world = self.world
+        ends = [type(stream.end) for stream in world.streams.values()]
+        assert len(ends) == sum(ends.count(kind) for kind in (Finish, Fail, Refuse, Drop)), "everybody was told"
+        snapshot = world.core.snapshot()
+        assert (snapshot.waiting_requests, snapshot.waiting_prompt_tokens, snapshot.running_requests) == (0, 0, 0)
+        assert snapshot.jobs_in_flight == 0
+        assert world.core.next_wakeup() is None, "nobody is left to wake up for"
+        assert snapshot.status.word != "draining" or world.drained
+        unknown = len(world.device.sequence) - len(world.lanes_alive)
+        free = sum(world.device.sequence[lane] is None for lane in world.lanes_alive)
+        assert free + unknown == world.shape.lanes, "every lane came back, or is known to be lost"
+
+
+TestServingMachine = ServingMachine.TestCase
+TestServingMachine.settings = settings(max_examples=200, stateful_step_count=60)
