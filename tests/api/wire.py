@@ -76,7 +76,7 @@ class Wire:
     async def answer(self, request: bytes) -> Answer:
         """Send, and read one whole answer."""
         await self.stream.send_all(request)
-        return await self.read_answer(request.split(b" ", 1)[0])
+        return await self.read_answer(b"HEAD" if request.startswith(b"HEAD ") else b"GET")
 
     async def read_answer(self, method: bytes = b"GET") -> Answer:
         """One whole answer to what was sent as ``method``."""
