@@ -1,25 +1,56 @@
 """DecodeScheduler: which sequences get their next token in the next job.
 
-Source: SPEC section 6 (S §7).
+Source: SPEC section 6 (S §7, §8).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from math import ceil, inf
+
 from calculet_trio.core.jobs import DecodeJob, LaneWork
-from calculet_trio.core.profiles import ModelShape, choose_window
+from calculet_trio.core.policy import BatchPolicy, DecodeOrder, DecodePolicy
+from calculet_trio.core.profiles import BatchProfile, LaneLayout, LaneWindow, ModelShape, choose_window
 from calculet_trio.core.request import Request, RequestState
+from calculet_trio.core.service_rates import ServiceRates
 from calculet_trio.ids import JobId, LaneId, RequestId
 
 
 class DecodeScheduler:
-    """Sequences that wait for their next token, longest wait first.
+    """Sequences that wait for their next token.
 
-    The sequence that waited longest always decodes; with it go all that fit the profile's window, so that
-    none is passed over twice in favour of the same other.
+    Whose turn it is by `DecodePolicy.order` always decodes; with it go all that the profile can hold.
+
+    Args:
+        shape: the model.
+        decode: order and caps.
+        batch: which profiles, and how long to wait for a fuller one.
+        rates: measured step times, for slack and for the batching window.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shape: ModelShape, decode: DecodePolicy, batch: BatchPolicy, rates: ServiceRates) -> None:
+        self._shape = shape
+        self._decode = decode
+        self._batch = batch
+        self._rates = rates
+        self._profiles = [
+            profile
+            for profile in sorted(shape.decode, key=lambda profile: profile.compiled_batch)
+            if profile.is_usable and (batch.profiles is None or profile.compiled_batch in batch.profiles)
+        ]
+        assert self._profiles, "a package without a usable profile is not published"
+        self._pool_max_seq: dict[str, int] = {}
+        for profile in self._profiles:
+            widest = max(profile.max_seq, self._pool_max_seq.get(profile.kv_pool, 0))
+            self._pool_max_seq[profile.kv_pool] = widest
+        self._is_uniform = len({(profile.max_seq, profile.kv_pool) for profile in self._profiles}) == 1
         self._ready: dict[RequestId, Request] = {}
+
+    @property
+    def max_seq(self) -> int:
+        """The longest context that some usable profile decodes."""
+        return max(profile.max_seq for profile in self._profiles)
 
     def push(self, request: Request) -> None:
         self._ready[request.id] = request
@@ -28,29 +59,132 @@ class DecodeScheduler:
         """The device did not take the job: the request has waited longest still."""
         self._ready = {request.id: request, **self._ready}
 
-    def available(self) -> bool:
-        """Whether a sequence is ready; those that ended meanwhile are let go."""
+    def waiting(self) -> list[Request]:
+        """Those that are ready, longest wait first; those that ended meanwhile are let go."""
         ended = [key for key, request in self._ready.items() if request.state is not RequestState.DECODE_READY]
         for key in ended:
             del self._ready[key]
-        return bool(self._ready)
+        return list(self._ready.values())
 
-    def plan(self, job: JobId, shape: ModelShape) -> tuple[DecodeJob, list[Request]]:
-        """The next batch: the longest-waiting sequence and its company (`available` was true)."""
-        by_lane: dict[LaneId, Request] = {}
-        for request in self._ready.values():
-            assert request.lane is not None
-            by_lane[request.lane.id] = request
-        first = next(iter(by_lane))
-        window = choose_window(by_lane.keys(), must=first, shape=shape)
-        batch = [by_lane[lane] for lane in sorted(by_lane) if window.covers(lane)]
-        for request in batch:
+    def hold_until_s(self, joinable: Callable[[], int]) -> float | None:
+        """Until when a part-filled batch should wait for company; None to send it at once.
+
+        Args:
+            joinable: how many admitted sequences are not ready yet and may soon be; asked only if it matters.
+        """
+        window_s = self._batch.batching_window_s
+        ready = self.waiting()
+        largest = max(profile.compiled_batch for profile in self._profiles)
+        if window_s <= 0 or not ready or len(ready) >= largest or not joinable():
+            return None
+        oldest_s = min(request.ready_s for request in ready)
+        latest_start_s = min(request.order_deadline_s for request in ready) - self._rates.slowest_decode_s
+        return min(oldest_s + window_s, latest_start_s - window_s)
+
+    def plan(self, job: JobId, now: float) -> tuple[DecodeJob, list[Request]]:
+        """The next batch: whose turn it is, and its company (`waiting` was not empty)."""
+        order = self._in_order(now)
+        profiles = self._eligible_profiles(order[0], len(order))
+        if self._shape.layout is LaneLayout.CONTIGUOUS:
+            profile, first_lane, batch = self._contiguous(order, profiles)
+        else:
+            profile, batch = self._indirect(order, profiles)
+            first_lane = None
+        works = []
+        for row, request in enumerate(batch):
             del self._ready[request.id]
-        works = tuple(_next_token(request, window.first) for request in batch)
-        return DecodeJob(job, batch[0].generation, window.profile, window.first, works), batch
+            request.kv_pool = profile.kv_pool
+            works.append(_next_token(request, row if first_lane is None else _lane_of(request) - first_lane))
+        return DecodeJob(job, batch[0].generation, profile, first_lane, tuple(works)), batch
+
+    # ---- who goes first -------------------------------------------------------------------------
+
+    def _in_order(self, now: float) -> list[Request]:
+        ready = self.waiting()
+        if self._decode.order is DecodeOrder.EDF:
+            return sorted(ready, key=lambda request: (request.order_deadline_s, request.virtual_finish))
+        step_s = self._rates.slowest_decode_s
+        round_s = step_s * (len(ready) + 1)
+
+        def key(request: Request) -> tuple[float, float]:
+            left_s = step_s * (request.max_new_tokens - len(request.generated))
+            slack_s = request.order_deadline_s - now - left_s
+            is_urgent = 0 <= slack_s < round_s  # what cannot be saved any more does not jump ahead
+            return (request.order_deadline_s if is_urgent else inf, request.virtual_now)
+
+        return sorted(ready, key=key)
+
+    def _eligible_profiles(self, first: Request, ready: int) -> list[BatchProfile]:
+        """Profiles that ``first`` may use, narrowed to the one whose threshold is met, where any is."""
+        fitting = [profile for profile in self._profiles if self._fits(first, profile)]
+        assert fitting, "a sequence is granted no more than some profile of its pool holds"
+        met = [p for p in fitting if self._batch.thresholds.get(p.compiled_batch, ready + 1) <= ready]
+        if met:
+            return [max(met, key=lambda profile: profile.compiled_batch)]
+        unset = [profile for profile in fitting if profile.compiled_batch not in self._batch.thresholds]
+        return unset or fitting[:1]
+
+    # ---- who goes with it -----------------------------------------------------------------------
+
+    def _contiguous(
+        self, order: list[Request], profiles: list[BatchProfile]
+    ) -> tuple[BatchProfile, LaneId, list[Request]]:
+        by_lane = {_lane_of(request): request for request in order}
+
+        def members(window: LaneWindow) -> list[Request]:
+            size = window.profile.compiled_batch
+            lanes = (by_lane.get(LaneId(lane)) for lane in range(window.first, window.first + size))
+            return [request for request in lanes if request is not None and self._fits(request, window.profile)]
+
+        def worth(window: LaneWindow) -> int:
+            """Lanes in use; a tenant's beyond its share count for nothing."""
+            cap = self._cap(window.profile)
+            return sum(min(cap, lanes) for lanes in Counter(request.tenant for request in members(window)).values())
+
+        must = _lane_of(order[0])
+        is_plain = self._is_uniform and self._decode.tenant_lane_share >= 1
+        window = choose_window(
+            by_lane.keys(), must=must, shape=self._shape, profiles=profiles, worth=None if is_plain else worth
+        )
+        return window.profile, window.first, members(window)
+
+    def _indirect(self, order: list[Request], profiles: list[BatchProfile]) -> tuple[BatchProfile, list[Request]]:
+        """The smallest profile that takes as many as the largest would; a tenant's share is capped first."""
+        batches = [self._fill(order, profile) for profile in profiles]
+        most = max(len(batch) for batch in batches)
+        chosen = next(n for n, batch in enumerate(batches) if len(batch) == most)
+        return profiles[chosen], batches[chosen]
+
+    def _fill(self, order: list[Request], profile: BatchProfile) -> list[Request]:
+        cap = self._cap(profile)
+        within: list[Request] = []
+        beyond: list[Request] = []
+        taken: Counter[str] = Counter()
+        for request in order:
+            if self._fits(request, profile):
+                taken[request.tenant] += 1
+                (within if taken[request.tenant] <= cap else beyond).append(request)
+        return (within + beyond)[: profile.compiled_batch]
+
+    def _fits(self, request: Request, profile: BatchProfile) -> bool:
+        """Whether the profile may decode the sequence now, and its pool can see it to its end."""
+        assert request.lane is not None
+        return (
+            request.lane.committed_len < profile.max_seq
+            and request.kv_pool in (None, profile.kv_pool)
+            and request.tokens_at_most <= self._pool_max_seq[profile.kv_pool]
+        )
+
+    def _cap(self, profile: BatchProfile) -> int:
+        return max(1, ceil(self._decode.tenant_lane_share * profile.compiled_batch))
 
 
-def _next_token(request: Request, first_lane: LaneId) -> LaneWork:
+def _lane_of(request: Request) -> LaneId:
+    assert request.lane is not None
+    return request.lane.id
+
+
+def _next_token(request: Request, row: int) -> LaneWork:
     lane = request.lane
     assert lane is not None
     assert lane.sequence is not None
@@ -58,7 +192,7 @@ def _next_token(request: Request, first_lane: LaneId) -> LaneWork:
         request=request.id,
         sequence=lane.sequence,
         lane=lane.id,
-        index=lane.id - first_lane,
+        index=row,
         tokens=(request.generated[-1],),
         position=lane.committed_len,
     )

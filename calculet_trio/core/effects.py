@@ -55,6 +55,7 @@ class Place:
 
     request: RequestId
     generation: GenerationId
+    tenant: str
 
 
 @attrs.frozen
@@ -67,12 +68,18 @@ class Refuse:
 
 @attrs.frozen
 class Admit:
-    """The request holds a lane; its client may be told (headers may be sent)."""
+    """The request holds a lane; its client may be told (headers may be sent).
+
+    Args:
+        queued_s: from arrival to now.
+        expected_wait_s: what the forecast was when it was offered; None where nothing was measured yet.
+    """
 
     request: RequestId
     prompt_tokens: int
     max_new_tokens: int
     queued_s: float
+    expected_wait_s: float | None
 
 
 @attrs.frozen

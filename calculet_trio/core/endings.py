@@ -22,6 +22,7 @@ from calculet_trio.core.events import FaultReason
 from calculet_trio.core.lanes import KvLane, LaneState
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
+from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import GenerationId
 
 DRAINING: Final = Refusal(RefusalKind.UNAVAILABLE, "draining", "the service is shutting down", retry_after_s=5.0)
@@ -45,29 +46,37 @@ def device_failed(reason: FaultReason) -> Refusal:
 class Endings:
     """Moves requests to their end, says so in ``effects``, and sends their lanes back to the runtime."""
 
-    def __init__(self, registry: RequestRegistry, effects: list[Effect]) -> None:
+    def __init__(
+        self, registry: RequestRegistry, queue: TenantQueue, effects: list[Effect], *, decode_cost_weight: float
+    ) -> None:
         self._registry = registry
+        self._queue = queue
         self._effects = effects
+        self._decode_cost_weight = decode_cost_weight
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
         """It was never admitted."""
+        self._leave_queue(request)
         self._registry.move(request, RequestEvent.REFUSE)
         self._effects.append(Refuse(request.id, refusal))
 
     def finish(self, request: Request, reason: FinishReason, truncated_by: str | None = None) -> None:
         """Its reply is whole; it is Completed once its lane is back."""
+        self._leave_queue(request)
         self._registry.move(request, RequestEvent.FINISH)
         self._effects.append(Finish(request.id, reason, truncated_by))
         self._release(request)
 
     def fail(self, request: Request, reason: FaultReason) -> None:
         """It was admitted, and nothing more will come."""
+        self._leave_queue(request)
         self._registry.move(request, RequestEvent.FAIL)
         self._effects.append(Fail(request.id, reason, retryable=reason not in _FINAL))
         self._release(request)
 
     def drop(self, request: Request) -> None:
         """Nobody wants it any more."""
+        self._leave_queue(request)
         self._registry.move(request, RequestEvent.CANCEL)
         self._effects.append(Drop(request.id))
         self._release(request)
@@ -91,6 +100,13 @@ class Endings:
     def give_back(self, lane: KvLane, generation: GenerationId) -> None:
         """Ask the runtime to empty a lane that no job holds."""
         self._effects.append(ReleaseSequence(generation, lane.id, lane.release()))
+
+    def _leave_queue(self, request: Request) -> None:
+        """Its tenant pays for what was used, and for no more."""
+        if request.is_charged:
+            self._queue.settle(request, used=request.used_tokens(self._decode_cost_weight))
+        else:
+            self._queue.discard(request)
 
     def _release(self, request: Request) -> None:
         lane, request.lane = request.lane, None

@@ -5,12 +5,14 @@ Source: SPEC section 3 (S §4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import attrs
 
+from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.policy import TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 
@@ -133,11 +135,17 @@ class LaneResult:
 
 @attrs.frozen
 class JobFinished:
-    """Device and output succeeded: KV was written; each lane has its own result."""
+    """Device and output succeeded: KV was written; each lane has its own result.
+
+    Args:
+        results: one per lane of a job whose logits were wanted.
+        lost: lanes whose KV is unknown; means the whole job's unless the package declares isolation.
+    """
 
     job: JobId
     generation: GenerationId
     results: tuple[LaneResult, ...]
+    lost: frozenset[LaneId] = frozenset()
 
 
 @attrs.frozen
@@ -176,12 +184,21 @@ class GenerationAdvanced:
 
     Args:
         shape: what the model offers; given with the step that makes it Ready.
+        evidence: what it has been shown to do; None for nothing.
     """
 
     generation: GenerationId
     alias: str
     step: GenerationEvent
     shape: ModelShape | None = None
+    evidence: Evidence | None = None
+
+
+@attrs.frozen
+class TenantsChanged:
+    """The control plane gave tenants new weights and limits; nothing that waits or runs is lost."""
+
+    tenants: Mapping[str, TenantPolicy]
 
 
 @attrs.frozen
@@ -208,6 +225,7 @@ Event = (
     | JobNotSubmitted
     | JobUnknown
     | GenerationAdvanced
+    | TenantsChanged
     | DrainBegan
     | TimePassed
 )

@@ -49,12 +49,17 @@ class LaneWork:
 
 @attrs.frozen
 class PrefillJob:
-    """One sequence's prompt, as one job; logits of its last token come back."""
+    """One sequence's prompt, or a chunk of it, as one job.
+
+    Args:
+        samples: whether logits of its last token are wanted: it ends the prompt.
+    """
 
     job: JobId
     generation: GenerationId
     profile: PrefillProfile
     work: LaneWork
+    samples: bool = True
 
     @property
     def lanes(self) -> tuple[LaneWork, ...]:
@@ -70,14 +75,20 @@ class DecodeJob:
     """One token for each of up to ``profile.compiled_batch`` lanes.
 
     Lanes ``first_lane .. first_lane + compiled_batch - 1`` are addressed; those without an entry in
-    ``lanes`` are inactive and must neither compute attention nor write KV.
+    ``lanes`` are inactive and must neither compute attention nor write KV. Where the layout is indirect,
+    ``first_lane`` is None: each entry names its lane and its row.
     """
 
     job: JobId
     generation: GenerationId
     profile: BatchProfile
-    first_lane: LaneId
+    first_lane: LaneId | None
     lanes: tuple[LaneWork, ...]
+
+    @property
+    def samples(self) -> bool:
+        """Every decode job's logits are wanted."""
+        return True
 
     @property
     def phase(self) -> str:
@@ -119,7 +130,7 @@ JOB_TABLE: Final = Table[JobState, JobEvent](
 class JobRecord(Machine[JobState, JobEvent]):
     """A job from its plan to its one ending."""
 
-    __slots__ = ("job", "engine", "submitted_s")
+    __slots__ = ("engine", "job", "submitted_s")
 
     table = JOB_TABLE
 

@@ -43,6 +43,8 @@ class QueuePolicy:
         policy: what a weight buys.
         long_quota: the largest share of device time, over the last minute, that long prefills may take while
             other work waits; 1 is no quota.
+        prefill_chunk_tokens: the piece in which a prompt is prefilled once the package has earned
+            ``incremental_prefill``; without that evidence prompts go whole.
     """
 
     policy: TurnPolicy = TurnPolicy.WRR
@@ -53,6 +55,7 @@ class QueuePolicy:
     short_prefill_max_tokens: int = 512
     medium_prefill_max_tokens: int = 4096
     long_quota: float = 1.0
+    prefill_chunk_tokens: int = 256
 
 
 class DecodeOrder(Enum):

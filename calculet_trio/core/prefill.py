@@ -1,4 +1,4 @@
-"""PrefillScheduler: prompts that hold a lane and wait for their one prefill job.
+"""PrefillScheduler: prompts that hold a lane and wait for their prefill.
 
 Source: SPEC section 5 (S §6).
 """
@@ -11,35 +11,43 @@ from calculet_trio.core.jobs import LaneWork, PrefillJob
 from calculet_trio.core.policy import QueuePolicy
 from calculet_trio.core.profiles import PrefillProfile
 from calculet_trio.core.request import Request, RequestState
-from calculet_trio.core.service_wheel import WorkKind
+from calculet_trio.core.turns import WorkKind
 from calculet_trio.ids import JobId
 
-_CLASSES = (WorkKind.SHORT_PREFILL, WorkKind.MEDIUM_PREFILL, WorkKind.LONG_PREFILL)
+PREFILL_KINDS = (WorkKind.SHORT_PREFILL, WorkKind.MEDIUM_PREFILL, WorkKind.LONG_PREFILL)
 
 
 class PrefillScheduler:
-    """Three queues by prompt length; first come, first served within each."""
+    """Three queues by the length of the next job; first come, first served within each.
 
-    def __init__(self, policy: QueuePolicy) -> None:
+    Args:
+        policy: where the classes end.
+        chunk_tokens: prompts go in pieces of at most so many tokens; None for whole prompts, which is all
+            that may be done until the package has earned ``incremental_prefill``.
+    """
+
+    def __init__(self, policy: QueuePolicy, *, chunk_tokens: int | None) -> None:
         self._policy = policy
-        self._queues: dict[WorkKind, deque[Request]] = {kind: deque() for kind in _CLASSES}
+        self._chunk_tokens = chunk_tokens
+        self._queues: dict[WorkKind, deque[Request]] = {kind: deque() for kind in PREFILL_KINDS}
 
-    def class_of(self, prompt_tokens: int) -> WorkKind:
-        if prompt_tokens <= self._policy.short_prefill_max_tokens:
+    def class_of(self, tokens: int) -> WorkKind:
+        """The class of a job of so many tokens."""
+        if tokens <= self._policy.short_prefill_max_tokens:
             return WorkKind.SHORT_PREFILL
-        if prompt_tokens <= self._policy.medium_prefill_max_tokens:
+        if tokens <= self._policy.medium_prefill_max_tokens:
             return WorkKind.MEDIUM_PREFILL
         return WorkKind.LONG_PREFILL
 
     def push(self, request: Request) -> None:
         """Queue an admitted request; a long job may be running, so those that ended behind it are let go here."""
-        kind = self.class_of(len(request.prompt))
+        kind = self.class_of(self._next_tokens(request))
         waiting = (other for other in self._queues[kind] if _waits(other))
         self._queues[kind] = deque((*waiting, request))
 
     def put_back(self, request: Request) -> None:
-        """The device did not take the job: the request keeps its place at the front."""
-        self._queues[self.class_of(len(request.prompt))].appendleft(request)
+        """Its job was not taken, or was only a chunk: the request keeps its place at the front."""
+        self._queues[self.class_of(self._next_tokens(request))].appendleft(request)
 
     def available(self) -> list[WorkKind]:
         """The classes in which a request waits; those that ended meanwhile are let go."""
@@ -48,21 +56,31 @@ class PrefillScheduler:
                 queue.popleft()
         return [kind for kind, queue in self._queues.items() if queue]
 
+    def waiting(self, kind: WorkKind) -> list[Request]:
+        """The class's requests, first come first."""
+        return [request for request in self._queues[kind] if _waits(request)]
+
     def plan(self, kind: WorkKind, job: JobId, profile: PrefillProfile) -> tuple[PrefillJob, Request]:
-        """The class's first request (`available` named the class) as a job of its whole prompt."""
+        """The class's first request (`available` named the class): its prompt, or the next chunk of it."""
         request = self._queues[kind].popleft()
         lane = request.lane
         assert lane is not None
         assert lane.sequence is not None
+        begin = lane.committed_len
+        end = begin + self._next_tokens(request)
         work = LaneWork(
             request=request.id,
             sequence=lane.sequence,
             lane=lane.id,
             index=0,
-            tokens=request.prompt,
-            position=lane.committed_len,
+            tokens=request.prompt[begin:end],
+            position=begin,
         )
-        return PrefillJob(job, request.generation, profile, work), request
+        return PrefillJob(job, request.generation, profile, work, samples=end == len(request.prompt)), request
+
+    def _next_tokens(self, request: Request) -> int:
+        left = len(request.prompt) - request.prefilled_tokens
+        return left if self._chunk_tokens is None else min(left, self._chunk_tokens)
 
 
 def _waits(request: Request) -> bool:

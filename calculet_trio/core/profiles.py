@@ -5,7 +5,7 @@ Source: SPEC section 2, 6, 7 (S §2 ``BatchProfile``, §7.3, §8).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 
 import attrs
@@ -47,12 +47,29 @@ class BatchProfile:
         compiled_batch: lanes the graph was compiled for.
         max_seq: the longest context, in tokens, that a lane of this profile holds.
         inactive_lane: how lanes without a sequence are kept out of the batch.
+        kv_pool: profiles of one pool read each other's KV; a sequence that one of them has decoded moves only
+            among these (S §8).
     """
 
     submodel: str
     compiled_batch: int
     max_seq: int
     inactive_lane: InactiveLanePolicy
+    kv_pool: str = "main"
+
+    @property
+    def is_usable(self) -> bool:
+        """A batch of several lanes needs a contract for those without a sequence (S §7.3)."""
+        return self.compiled_batch == 1 or self.inactive_lane is not InactiveLanePolicy.NONE
+
+
+class LaneLayout(Enum):
+    """Which lanes one batch may address."""
+
+    CONTIGUOUS = "contiguous_lanes"
+    """Adjacent ones, by the first."""
+    INDIRECT = "indirect"
+    """Any, by a table of lane numbers."""
 
 
 @attrs.frozen
@@ -65,6 +82,8 @@ class ModelShape:
         lanes: KV lanes resident on the device; lane ids are ``0 .. lanes - 1``.
         max_seq: the longest context of any lane, in tokens.
         vocab_size: tokens a sampler may return are ``0 .. vocab_size - 1``.
+        layout: which lanes one decode batch may address.
+        lane_fault_isolation: the package declares that a fault of one lane leaves the others' KV whole.
     """
 
     prefill: PrefillProfile
@@ -72,6 +91,8 @@ class ModelShape:
     lanes: int
     max_seq: int
     vocab_size: int
+    layout: LaneLayout = LaneLayout.CONTIGUOUS
+    lane_fault_isolation: bool = False
 
 
 @attrs.frozen
@@ -85,28 +106,38 @@ class LaneWindow:
         return self.first <= lane < self.first + self.profile.compiled_batch
 
 
-def choose_window(ready: Collection[LaneId], *, must: LaneId, shape: ModelShape) -> LaneWindow:
-    """The cheapest window that holds ``must`` and as many ready lanes as any window can.
+def choose_window(
+    ready: Collection[LaneId],
+    *,
+    must: LaneId,
+    shape: ModelShape,
+    profiles: Sequence[BatchProfile] | None = None,
+    worth: Callable[[LaneWindow], int] | None = None,
+) -> LaneWindow:
+    """The cheapest window that holds ``must`` and is worth most.
 
     Args:
         ready: lanes whose sequence waits for its next token; ``must`` is one of them.
         must: the lane whose turn it is: whatever else is chosen, it decodes now.
         shape: the model; its profiles are contiguous-lane.
+        profiles: those to choose from; None for all of the shape's.
+        worth: what a window is worth; None for the ready lanes that it covers.
 
     Returns:
-        Of the windows that cover most ready lanes the one of the smallest profile, lowest lane first.
+        Of the windows that are worth most the one of the smallest profile, lowest lane first.
 
     Source: SPEC section 6 (S §8), for packages whose batches address contiguous lanes.
     """
     best: tuple[int, int, int] | None = None
     chosen: LaneWindow | None = None
-    for profile in shape.decode:
+    for profile in shape.decode if profiles is None else profiles:
         size = profile.compiled_batch
         last_first = min(must, shape.lanes - size)
         for first in range(max(0, must - size + 1), last_first + 1):
-            covered = sum(first <= lane < first + size for lane in ready)
-            rank = (-covered, size, first)
+            window = LaneWindow(profile, LaneId(first))
+            value = sum(first <= lane < first + size for lane in ready) if worth is None else worth(window)
+            rank = (-value, size, first)
             if best is None or rank < best:
-                best, chosen = rank, LaneWindow(profile, LaneId(first))
+                best, chosen = rank, window
     assert chosen is not None, "a shape has a profile of one lane, or one that spans them all"
     return chosen

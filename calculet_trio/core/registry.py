@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import GenerationId, RequestId
 
 
 class RequestRegistry:
     """Live requests by id, and the running totals that admission asks for; every operation is O(1)."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
         self._requests: dict[RequestId, Request] = {}
         self._waiting = 0
         self._waiting_prompt_tokens = 0
@@ -27,10 +29,24 @@ class RequestRegistry:
         return iter(list(self._requests.values()))
 
     def create(
-        self, request: RequestId, *, tenant: str, generation: GenerationId, arrived_s: float, deadline_s: float
+        self,
+        request: RequestId,
+        *,
+        tenant: str,
+        generation: GenerationId,
+        arrived_s: float,
+        deadline_s: float,
+        order_deadline_s: float,
     ) -> Request:
         assert request not in self._requests, "request ids are never reused"
-        entry = Request(request, tenant=tenant, generation=generation, arrived_s=arrived_s, deadline_s=deadline_s)
+        entry = Request(
+            request,
+            tenant=tenant,
+            generation=generation,
+            arrived_s=arrived_s,
+            deadline_s=deadline_s,
+            order_deadline_s=order_deadline_s,
+        )
         self._requests[request] = entry
         self._waiting += 1
         return entry
@@ -46,6 +62,7 @@ class RequestRegistry:
         if waited and not request.is_waiting:
             self._waiting -= 1
             self._waiting_prompt_tokens -= tokens_before
+            self._tenants.of(request.tenant).waiting_prompt_tokens -= tokens_before
         if request.is_terminal:
             del self._requests[request.id]
 
@@ -56,6 +73,7 @@ class RequestRegistry:
         request.prompt = prompt
         request.max_new_tokens = max_new_tokens
         self._waiting_prompt_tokens += len(prompt)
+        self._tenants.of(request.tenant).waiting_prompt_tokens += len(prompt)
 
     @property
     def waiting(self) -> int:

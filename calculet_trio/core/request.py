@@ -37,6 +37,7 @@ class RequestEvent(Enum):
     SUBMIT = "submit"
     WITHDRAW = "withdraw"
     COMMIT = "commit"
+    CHUNK = "chunk"
     FINISH = "finish"
     RELEASED = "released"
     CANCEL = "cancel"
@@ -75,6 +76,7 @@ REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
         },
         _S.PREFILL_RUNNING: {
             _E.COMMIT: _S.DECODE_READY,
+            _E.CHUNK: _S.PREFILL_READY,
             _E.WITHDRAW: _S.PREFILL_READY,
             _E.FINISH: _S.FINISHING,
             _E.FAIL: _S.FAILED,
@@ -107,34 +109,55 @@ class Request(Machine[RequestState, RequestEvent]):
 
     Attributes:
         generation: pinned when the request was created.
-        deadline_s: monotonic.
+        deadline_s: monotonic; when it ends, the client's own wish included.
+        order_deadline_s: monotonic; its tenant's, which alone orders decoding.
         prompt: token ids; empty until offered.
         generated: token ids sampled so far; all but the last are committed to KV.
         max_new_tokens: granted; 0 until offered.
         lane: where its KV lies; None before admission and after the lane was given back.
         give_up: why it ends when its running job has drained; None while it is wanted.
-        virtual_start, virtual_finish: its place in the tenant queue.
+        cost: what its tenant is charged for it, in tokens.
+        weight: its tenant's when it was charged; 0 while it is not.
+        virtual_start, virtual_finish: its place among the tenants' requests.
+        expected_wait_s: the forecast when it was offered; None where nothing was measured yet.
+        ready_s: monotonic; since when it has waited for an engine.
+        prefilled_tokens: of the prompt, committed to KV.
+        kv_pool: the profiles' pool that its KV went to; None before its first decode job.
     """
 
     __slots__ = (
         "arrived_s",
+        "cost",
         "deadline_s",
+        "expected_wait_s",
         "generated",
         "generation",
         "give_up",
         "id",
+        "kv_pool",
         "lane",
         "max_new_tokens",
+        "order_deadline_s",
+        "prefilled_tokens",
         "prompt",
+        "ready_s",
         "tenant",
         "virtual_finish",
         "virtual_start",
+        "weight",
     )
 
     table = REQUEST_TABLE
 
     def __init__(
-        self, request: RequestId, *, tenant: str, generation: GenerationId, arrived_s: float, deadline_s: float
+        self,
+        request: RequestId,
+        *,
+        tenant: str,
+        generation: GenerationId,
+        arrived_s: float,
+        deadline_s: float,
+        order_deadline_s: float,
     ) -> None:
         super().__init__(RequestState.NEW)
         self.id = request
@@ -142,18 +165,39 @@ class Request(Machine[RequestState, RequestEvent]):
         self.generation = generation
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
+        self.order_deadline_s = order_deadline_s
         self.prompt: Sequence[int] = ()
         self.generated: list[int] = []
         self.max_new_tokens = 0
         self.lane: KvLane | None = None
         self.give_up: CancelReason | FaultReason | None = None
+        self.cost = 0.0
+        self.weight = 0.0
         self.virtual_start = 0.0
         self.virtual_finish = 0.0
+        self.expected_wait_s: float | None = None
+        self.ready_s = arrived_s
+        self.kv_pool: str | None = None
+        self.prefilled_tokens = 0
 
     @property
     def tokens_at_most(self) -> int:
         """Tokens of KV to reserve: the prompt and the whole reply it was granted."""
         return len(self.prompt) + self.max_new_tokens
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether its tenant was charged for it and is to be settled when it ends."""
+        return self.weight > 0.0
+
+    def used_tokens(self, decode_cost_weight: float) -> float:
+        """What it has really cost so far, in the tokens of ``cost``."""
+        return self.prefilled_tokens + decode_cost_weight * len(self.generated)
+
+    @property
+    def virtual_now(self) -> float:
+        """Where its next token stands in virtual time: its start, and what it has had since, by weight."""
+        return self.virtual_start + (self.prefilled_tokens + len(self.generated)) / self.weight
 
     @property
     def is_running(self) -> bool:

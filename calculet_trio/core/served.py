@@ -5,39 +5,78 @@ Source: SPEC section 5–8.
 
 from __future__ import annotations
 
+import attrs
+
 from calculet_trio.core.decode import DecodeScheduler
+from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationState, ModelGeneration
-from calculet_trio.core.jobs import Job
-from calculet_trio.core.lanes import KvLanes
+from calculet_trio.core.jobs import Job, PrefillJob
+from calculet_trio.core.lanes import KvLanes, LaneState
 from calculet_trio.core.policy import Policy
-from calculet_trio.core.prefill import PrefillScheduler
+from calculet_trio.core.prefill import PREFILL_KINDS, PrefillScheduler
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.request import Request, RequestState
-from calculet_trio.core.service_wheel import ServiceWheel, WorkKind
+from calculet_trio.core.service_rates import ServiceRates
+from calculet_trio.core.turns import LongQuota, WorkKind, turns_of
 from calculet_trio.ids import JobId
 
 
-class Served:
-    """A published generation with everything that is scheduled on it."""
+@attrs.frozen
+class QueueDepth:
+    """How many wait for an engine, and since when the first of them does (monotonic; None if none)."""
 
-    def __init__(self, generation: ModelGeneration, shape: ModelShape, policy: Policy) -> None:
+    requests: int
+    oldest_s: float | None
+
+    def with_more(self, other: QueueDepth) -> QueueDepth:
+        """Both together."""
+        moments = [moment for moment in (self.oldest_s, other.oldest_s) if moment is not None]
+        return QueueDepth(self.requests + other.requests, min(moments, default=None))
+
+
+class Served:
+    """A published generation with everything that is scheduled on it.
+
+    Args:
+        generation: whose this is.
+        shape: what its model offers.
+        policy: the numbers.
+        evidence: what it has been shown to do; without it prompts are not cut into chunks.
+    """
+
+    def __init__(
+        self, generation: ModelGeneration, shape: ModelShape, policy: Policy, evidence: Evidence | None
+    ) -> None:
         self.generation = generation
         self.shape = shape
         self.lanes = KvLanes(generation.id, lanes=shape.lanes, max_seq=shape.max_seq)
-        self._prefill = PrefillScheduler(policy.queues)
-        self._decode = DecodeScheduler()
-        self._wheel = ServiceWheel(policy.queues)
+        self.rates = ServiceRates()
+        may_chunk = evidence is not None and evidence.allows("incremental_prefill")
+        self._prefill = PrefillScheduler(
+            policy.queues, chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None
+        )
+        self._decode = DecodeScheduler(shape, policy.decode, policy.batch, self.rates)
+        self._turns = turns_of(policy.queues)
+        self._long_quota = LongQuota(policy.queues.long_quota)
 
     @property
     def is_ready(self) -> bool:
         return self.generation.state is GenerationState.READY
 
-    def enqueue(self, request: Request) -> None:
+    @property
+    def context_tokens(self) -> int:
+        """The longest context of a sequence: what a lane holds and some profile decodes."""
+        return min(self.lanes.max_seq, self._decode.max_seq)
+
+    def enqueue(self, request: Request, now: float) -> None:
         """An admitted request, or one whose token was just committed, waits for an engine."""
-        if request.state is RequestState.PREFILL_READY:
-            self._prefill.push(request)
-        else:
+        request.ready_s = now
+        if request.state is not RequestState.PREFILL_READY:
             self._decode.push(request)
+        elif request.prefilled_tokens:
+            self._prefill.put_back(request)  # a begun prompt goes on before others begin
+        else:
+            self._prefill.push(request)
 
     def put_back(self, request: Request) -> None:
         """The device did not take the request's job."""
@@ -46,15 +85,53 @@ class Served:
         else:
             self._decode.put_back(request)
 
-    def plan(self, job: JobId) -> tuple[Job, list[Request]] | None:
-        """The next job of this generation and the requests in it; None if nothing is ready."""
+    def plan(self, job: JobId, now: float) -> tuple[Job, list[Request]] | None:
+        """The next job of this generation and the requests in it; None if nothing is to be sent now."""
         available = self._prefill.available()
-        if self._decode.available():
+        if self._decode.waiting() and not self.is_holding(now):
             available.insert(0, WorkKind.DECODE)
+        if len(available) > 1 and WorkKind.LONG_PREFILL in available and not self._long_quota.allows(now):
+            available.remove(WorkKind.LONG_PREFILL)
         if not available:
             return None
-        kind = self._wheel.turn(available)
+        kind = self._turns.turn(available)
         if kind is WorkKind.DECODE:
-            return self._decode.plan(job, self.shape)
+            return self._decode.plan(job, now)
         prefill, request = self._prefill.plan(kind, job, self.shape.prefill)
         return prefill, [request]
+
+    def hold_until_s(self) -> float | None:
+        """Until when the next decode batch waits for company; None while nothing is held."""
+        return self._decode.hold_until_s(self._joinable)
+
+    def is_holding(self, now: float) -> bool:
+        """Whether a part-filled batch is to wait a little longer."""
+        until_s = self.hold_until_s()
+        return until_s is not None and now < until_s
+
+    def charge(self, job: Job, taken_s: float, now: float) -> None:
+        """A job has ended: what it took is what its kind has had of the device."""
+        self.rates.observe(job, taken_s)
+        kind = self.kind_of(job)
+        self._turns.charge(kind, taken_s)
+        if kind is WorkKind.LONG_PREFILL:
+            self._long_quota.charge(taken_s, now)
+
+    def kind_of(self, job: Job) -> WorkKind:
+        """The kind of work that a job is."""
+        return self._prefill.class_of(len(job.work.tokens)) if isinstance(job, PrefillJob) else WorkKind.DECODE
+
+    def depths(self) -> dict[WorkKind, QueueDepth]:
+        """How much waits for an engine, by kind."""
+        waiting = {kind: self._prefill.waiting(kind) for kind in PREFILL_KINDS}
+        waiting[WorkKind.DECODE] = self._decode.waiting()
+        return {
+            kind: QueueDepth(len(requests), min((request.ready_s for request in requests), default=None))
+            for kind, requests in waiting.items()
+        }
+
+    def _joinable(self) -> int:
+        """Sequences that are not ready for decode and may soon be."""
+        states = self.lanes.by_state()
+        in_use = states[LaneState.RESERVED] + states[LaneState.ACTIVE] + states[LaneState.UPDATING]
+        return in_use - len(self._decode.waiting())

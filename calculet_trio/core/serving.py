@@ -38,6 +38,7 @@ from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
 from calculet_trio.core.snapshot import CoreSnapshot, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
+from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import GenerationId, LaneId
 
 
@@ -52,9 +53,10 @@ class ServingCore:
     def __init__(self, policy: Policy, engines: Sequence[EngineId] = (EngineId.PING,)) -> None:
         self.policy = policy
         self._effects: list[Effect] = []
-        self._registry = RequestRegistry()
-        self._admission = AdmissionController(policy.admission, self._registry)
-        self._queue = TenantQueue()
+        self._tenants = Tenants(policy.tenants)
+        self._registry = RequestRegistry(self._tenants)
+        self._queue = TenantQueue(self._tenants)
+        self._admission = AdmissionController(policy.admission, self._registry, self._queue)
         self._jobs = JobTable()
         self._deadlines = Deadlines(self._registry)
         self._engines = {engine: EngineHealth(engine) for engine in engines}
@@ -66,7 +68,9 @@ class ServingCore:
         self._drain_deadline_s: float | None = None
         self._is_draining = False
         self._said_drained = False
-        self._endings = Endings(self._registry, self._effects)
+        self._endings = Endings(
+            self._registry, self._queue, self._effects, decode_cost_weight=policy.fairness.decode_cost_weight
+        )
         self._settlement = Settlement(
             registry=self._registry,
             jobs=self._jobs,
@@ -103,6 +107,8 @@ class ServingCore:
         moments = [self._deadlines.next_s(), self._drain_deadline_s, self._submission.until_s]
         if self._queue.peek() is not None:
             moments.append(self._allocation.until_s)
+        if self._idle_engine() is not None and self._submission.until_s is None:
+            moments += [served.hold_until_s() for served in self._served.values()]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def snapshot(self) -> CoreSnapshot:
@@ -111,6 +117,8 @@ class ServingCore:
             self._registry,
             self._served.values(),
             self._jobs,
+            self._tenants,
+            global_time=self._queue.global_time,
             status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
         )
 
@@ -131,7 +139,7 @@ class ServingCore:
             case ev.Arrived():
                 self._arrived(event, now)
             case ev.Offered():
-                self._offered(event)
+                self._offered(event, now)
             case ev.Cancelled():
                 self._cancelled(event)
             case ev.SequenceAllocated() | ev.SequenceRefused():
@@ -142,6 +150,9 @@ class ServingCore:
                 self._settlement.job_ended(event, now)
             case ev.GenerationAdvanced():
                 self._generation_advanced(event)
+            case ev.TenantsChanged():
+                self._tenants.change(event.tenants)
+                self._queue.reweigh()
             case ev.DrainBegan():
                 self._drain_began(event)
             case ev.TimePassed():
@@ -150,39 +161,44 @@ class ServingCore:
     def _arrived(self, event: ev.Arrived, now: float) -> None:
         generation = self._alias.get(event.alias)
         served = None if generation is None else self._served[generation]
+        self._tenants.forget_idle(now, self._queue.global_time)
+        tenant = self._tenants.of(event.tenant)
         refusal = self._unavailable(served)
         if refusal is None:
             assert served is not None
-            refusal = self._admission.on_arrival(served.lanes)
+            refusal = self._admission.on_arrival(served.lanes, tenant, now)
         if refusal is not None:
             self._effects.append(Refuse(event.request, refusal))
             return
         assert generation is not None
-        latest_s = now + self.policy.admission.deadline_default_s
+        own_s = tenant.policy.deadline_s
+        latest_s = now + (self.policy.admission.deadline_default_s if own_s is None else own_s)
         request = self._registry.create(
             event.request,
             tenant=event.tenant,
             generation=generation,
             arrived_s=now,
             deadline_s=latest_s if event.deadline_s is None else min(latest_s, event.deadline_s),
+            order_deadline_s=latest_s,
         )
         self._deadlines.watch(request)
-        self._effects.append(Place(request.id, generation))
+        self._effects.append(Place(request.id, generation, event.tenant))
 
-    def _offered(self, event: ev.Offered) -> None:
+    def _offered(self, event: ev.Offered, now: float) -> None:
         request = self._registry.get(event.request)
         if request is None or request.state is not RequestState.NEW:
             return
         assert event.prompt, "a prompt has at least one token"
         served = self._served[request.generation]
+        tenant = self._tenants.of(request.tenant)
         prompt_tokens = len(event.prompt)
         refusal = self._unavailable(served) or self._admission.on_offer(
-            served.lanes, prompt_tokens=prompt_tokens, prefill_tokens_max=served.shape.prefill.max_seq
+            served, request, tenant, prompt_tokens=prompt_tokens, now=now
         )
         if refusal is not None:
             self._endings.refuse(request, refusal)
             return
-        granted = self._admission.grant(served.lanes, prompt_tokens=prompt_tokens, asked=event.max_new_tokens)
+        granted = self._admission.grant(served, prompt_tokens=prompt_tokens, asked=event.max_new_tokens)
         self._registry.price(request, prompt=tuple(event.prompt), max_new_tokens=granted)
         self._registry.move(request, RequestEvent.QUEUE)
         self._queue.push(request, cost=prompt_tokens + self.policy.fairness.decode_cost_weight * granted)
@@ -214,9 +230,15 @@ class ServingCore:
             return
         request.lane = lane
         self._registry.move(request, RequestEvent.ADMIT)
-        self._served[request.generation].enqueue(request)
+        self._served[request.generation].enqueue(request, now)
         self._effects.append(
-            Admit(request.id, len(request.prompt), request.max_new_tokens, queued_s=now - request.arrived_s)
+            Admit(
+                request.id,
+                len(request.prompt),
+                request.max_new_tokens,
+                queued_s=now - request.arrived_s,
+                expected_wait_s=request.expected_wait_s,
+            )
         )
 
     def _sequence_released(self, event: ev.SequenceReleased, now: float) -> None:
@@ -240,7 +262,7 @@ class ServingCore:
         if event.step is GenerationEvent.PUBLISH:
             assert event.shape is not None, "a published generation has a shape"
             generation.shape = event.shape
-            self._served[generation.id] = Served(generation, event.shape, self.policy)
+            self._served[generation.id] = Served(generation, event.shape, self.policy, event.evidence)
             self._alias[generation.alias] = generation.id
 
     def _drain_began(self, event: ev.DrainBegan) -> None:
@@ -277,15 +299,19 @@ class ServingCore:
             self._effects.append(AllocateSequence(request.generation, lane.id, request.id, request.tokens_at_most))
 
     def _schedule(self, now: float) -> None:
-        while self._submission.allows(now) and self._jobs.in_flight_count < self.policy.admission.max_inflight_jobs:
-            usable = [engine for engine, health in self._engines.items() if health.usable]
-            engine = self._jobs.idle_engine(usable)
-            if engine is None or not self._submit_next(engine, now):
+        while self._submission.allows(now) and (engine := self._idle_engine()) is not None:
+            if not self._submit_next(engine, now):
                 return
+
+    def _idle_engine(self) -> EngineId | None:
+        """An engine that may be given a job."""
+        if self._jobs.in_flight_count >= self.policy.admission.max_inflight_jobs:
+            return None
+        return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 
     def _submit_next(self, engine: EngineId, now: float) -> bool:
         for served in self._served.values():
-            planned = served.plan(self._jobs.new_id())
+            planned = served.plan(self._jobs.new_id(), now)
             if planned is None:
                 continue
             job, requests = planned

@@ -22,7 +22,7 @@ from calculet_trio.core.events import (
     LaneResult,
 )
 from calculet_trio.core.health import EngineHealth
-from calculet_trio.core.jobs import EngineId, JobEvent, JobRecord, JobTable, LaneWork
+from calculet_trio.core.jobs import EngineId, Job, JobEvent, JobRecord, JobTable, LaneWork, PrefillJob
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.served import Served
@@ -56,12 +56,21 @@ class Settlement:
         if record is None or record.job.generation != event.generation:
             return
         match event:
+            case JobFinished(lost=lost) if lost and not self.served[event.generation].shape.lane_fault_isolation:
+                self.jobs.end(record, JobEvent.LOSE)
+                self._lose(record, FaultReason.CCU_FAULT)
             case JobFinished():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
+                self.served[event.generation].charge(record.job, now - record.submitted_s, now)
                 results = {result.lane: result for result in event.results}
                 for work in record.job.lanes:
-                    self._settle(work, results.get(work.lane), self.served[event.generation], now)
+                    if work.lane in event.lost:
+                        self._lose_lane(work, event.generation, FaultReason.CCU_FAULT)
+                        continue
+                    self._settle(record.job, work, results.get(work.lane), self.served[event.generation], now)
+                if event.lost:
+                    self.conclude_loss(FaultReason.CCU_FAULT)
             case JobFailed():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
@@ -75,12 +84,16 @@ class Settlement:
                 self.jobs.end(record, JobEvent.LOSE)
                 self._lose(record, event.reason)
 
-    def _settle(self, work: LaneWork, result: LaneResult | None, served: Served, now: float) -> None:
+    def _settle(self, job: Job, work: LaneWork, result: LaneResult | None, served: Served, now: float) -> None:
         """One lane of a finished job: its KV is committed, then its request goes on, ends or is given up."""
         served.lanes[work.lane].commit()
         request = self._running(work)
+        if isinstance(job, PrefillJob):
+            request.prefilled_tokens += len(work.tokens)
         if request.give_up is not None:
             self.endings.give_up(request)
+        elif not job.samples:
+            self._next_chunk(request, served, now)
         elif result is None or result.request != work.request:
             self.endings.fail(request, FaultReason.RUNTIME_ERROR)
         elif result.failed is not None or result.token is None:
@@ -96,7 +109,15 @@ class Settlement:
                 self.endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
             else:
                 self.registry.move(request, RequestEvent.COMMIT)
-                served.enqueue(request)
+                served.enqueue(request, now)
+
+    def _next_chunk(self, request: Request, served: Served, now: float) -> None:
+        """A part of the prompt is in KV; nothing was sampled."""
+        self.registry.move(request, RequestEvent.CHUNK)
+        if now >= request.deadline_s:
+            self.endings.expire(request)
+        else:
+            served.enqueue(request, now)
 
     def _withdraw(self, record: JobRecord, reason: FaultReason | None, now: float) -> None:
         """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""
@@ -117,17 +138,20 @@ class Settlement:
 
     def _lose(self, record: JobRecord, reason: FaultReason) -> None:
         """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
-        lanes = self.served[record.job.generation].lanes
         for work in record.job.lanes:
-            lanes[work.lane].lose()
-            request = self._running(work)
-            if isinstance(request.give_up, CancelReason):
-                self.endings.drop(request)
-            else:
-                self.endings.fail(request, reason)
+            self._lose_lane(work, record.job.generation, reason)
         self.engines[record.engine].quarantine(reason)
         self.effects.append(Quarantined(record.engine, reason))
         self.conclude_loss(reason)
+
+    def _lose_lane(self, work: LaneWork, generation: GenerationId, reason: FaultReason) -> None:
+        """The lane's content is unknown; its request ends."""
+        self.served[generation].lanes[work.lane].lose()
+        request = self._running(work)
+        if isinstance(request.give_up, CancelReason):
+            self.endings.drop(request)
+        else:
+            self.endings.fail(request, reason)
 
     def conclude_loss(self, reason: FaultReason) -> None:
         """Where no engine or no lane is left, nobody can be served any more: the device is lost."""

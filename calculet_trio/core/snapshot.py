@@ -15,7 +15,9 @@ from calculet_trio.core.generation import GenerationState, ModelGeneration
 from calculet_trio.core.jobs import JobTable
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.registry import RequestRegistry
-from calculet_trio.core.served import Served
+from calculet_trio.core.served import QueueDepth, Served
+from calculet_trio.core.tenants import Tenant
+from calculet_trio.core.turns import WorkKind
 
 
 @attrs.frozen
@@ -27,6 +29,20 @@ class ServiceStatus:
 
 
 @attrs.frozen(kw_only=True)
+class TenantSnapshot:
+    """One tenant's counts.
+
+    Args:
+        virtual_lag: how far its virtual time is behind the global one, in weighted tokens; negative: ahead.
+    """
+
+    waiting_requests: int
+    waiting_prompt_tokens: int
+    active_requests: int
+    virtual_lag: float
+
+
+@attrs.frozen(kw_only=True)
 class CoreSnapshot:
     """Counts, not contents.
 
@@ -35,6 +51,8 @@ class CoreSnapshot:
         lanes_by_state: a count for every lane state.
         kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations.
         jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
+        queues: what waits for an engine, by kind of work.
+        tenants: those that have, or recently had, something here.
     """
 
     status: ServiceStatus
@@ -47,6 +65,8 @@ class CoreSnapshot:
     kv_tokens_total: int
     jobs_in_flight: int
     jobs_unknown: int
+    queues: dict[WorkKind, QueueDepth]
+    tenants: dict[str, TenantSnapshot]
 
     @property
     def lanes_in_use(self) -> int:
@@ -55,16 +75,24 @@ class CoreSnapshot:
 
 
 def take_snapshot(
-    registry: RequestRegistry, served: Iterable[Served], jobs: JobTable, *, status: ServiceStatus
+    registry: RequestRegistry,
+    served: Iterable[Served],
+    jobs: JobTable,
+    tenants: Iterable[Tenant],
+    *,
+    global_time: float,
+    status: ServiceStatus,
 ) -> CoreSnapshot:
     """Read everything once."""
     lanes: Counter[LaneState] = Counter()
     reserved = used = total = 0
+    queues = dict.fromkeys(WorkKind, QueueDepth(0, None))
     for one in served:
         lanes.update(one.lanes.by_state())
         reserved += one.lanes.reserved_tokens
         used += one.lanes.committed_tokens
         total += len(one.lanes) * one.lanes.max_seq
+        queues = {kind: queues[kind].with_more(depth) for kind, depth in one.depths().items()}
     return CoreSnapshot(
         status=status,
         waiting_requests=registry.waiting,
@@ -76,6 +104,16 @@ def take_snapshot(
         kv_tokens_total=total,
         jobs_in_flight=jobs.in_flight_count,
         jobs_unknown=jobs.unknown_count,
+        queues=queues,
+        tenants={
+            tenant.name: TenantSnapshot(
+                waiting_requests=len(tenant.waiting),
+                waiting_prompt_tokens=tenant.waiting_prompt_tokens,
+                active_requests=tenant.active,
+                virtual_lag=global_time - tenant.virtual_time,
+            )
+            for tenant in tenants
+        },
     )
 
 

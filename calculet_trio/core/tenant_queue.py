@@ -1,74 +1,165 @@
 """TenantQueue: requests that wait for a lane, in weighted fair order.
 
-Source: SPEC section 4 (S §5.3); start-time fair queueing for the global virtual time.
+The rule, and its bound
+-----------------------
+A request that becomes active is charged at once for all it may use, ``cost = prompt + q * granted`` with
+``q = decode_cost_weight``; when it ends, its tenant is settled to what it really used. Always served next is
+the tenant whose head has the least ``virtual_finish = tenant_time + cost / weight``, where a tenant that had
+nothing waiting starts from ``max(tenant_time, global_time)``.
+
+Let two tenants f and g have requests waiting throughout an interval, let ``c`` be the largest cost of a
+request, and let each have at most ``B`` requests active (lanes). Claim: from any instant of the interval to
+any later one, the work *served* to them differs, by weight, by no more than
+
+    |S_f/w_f - S_g/w_g|  <=  (B + 1) * (c/w_f + c/w_g)
+
+Proof. Write ``V`` for a tenant's virtual time and ``U`` for what it was charged and has not used yet, by
+weight; ``0 <= U <= B c/w``. Let ``V' = V - U``. Charging adds the same to ``V`` and ``U``, settling takes the
+same from both, and work lowers ``U`` alone: so while a tenant has requests waiting (its ``V`` is not lifted)
+``V'`` grows by exactly ``S/w``. At the moment t at which f was last chosen, its new ``V_f`` was no more than
+``V_g + c/w_g``, that is, ``V'_f + U_f <= V'_g + U_g + c/w_g``. Since then f can have gained only what it had
+active, ``U_f(t)``, and g has lost nothing; so now ``V'_f <= V'_g + U_g(t) + c/w_g <= V'_g + (B + 1) c/w_g``.
+The same holds with f and g exchanged, and at the beginning of the interval; a difference that lies between
+``-(B + 1) c/w_f`` and ``(B + 1) c/w_g`` at both ends changes by no more than the claim. Prefill that cannot be
+preempted does not enter: it delays work, it makes none.
+
+VTC (Sheng et al., OSDI'24) is ``2 max(w_p L_input, w_q M)`` for equal weights, ``M`` being the tokens of a
+whole batch, since it charges token by token. With ``M = B * output`` both are of the order of ``B`` replies;
+ours pays ``B + 1`` times for the prompt as well, because it charges ahead.
+
+Source: SPEC section 4 (S §5.3); start-time fair queueing (Goyal et al., 1996) for the global time.
 """
 
 from __future__ import annotations
 
 import heapq
 
-from calculet_trio.core.request import Request, RequestState
+from calculet_trio.core.request import Request
+from calculet_trio.core.tenants import Tenant, Tenants
 
 
 class TenantQueue:
-    """A weighted fair queue over tenants; FIFO within a tenant. Every operation is O(log n), amortized.
+    """A weighted fair queue over tenants; FIFO within a tenant. All operations are O(log tenants), amortized.
 
-    ``virtual_finish = max(tenant_virtual_time, global_virtual_time) + cost / weight``. The global time is
-    the largest virtual start that was served, so that an idle tenant returns to the present and has no
-    credit banked.
-
-    Requests that ended while they waited are let go when they come up, or in one sweep when they could be
-    the greater part: the heap never holds more than twice what waited at the last sweep, plus a floor.
+    The global time is the largest virtual start that was served. A tenant that comes back with nothing waiting
+    is lifted to it: idle time banks no credit. A tenant at its own limit of active sequences is passed over and loses nothing.
     """
 
     _FLOOR = 64
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
-        self._tenant_time: dict[str, float] = {}
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+        self._heap: list[tuple[float, int, Tenant]] = []
+        self._tickets = 0
         self._global_time = 0.0
-        self._arrivals = 0
-        self._sweep_at = self._FLOOR
+        self._waiting = 0
+        self._waiting_weight = 0.0
 
-    def push(self, request: Request, *, cost: float, weight: float = 1.0) -> None:
-        """Charge the tenant for the request and queue it behind what that tenant asked for before."""
+    def __len__(self) -> int:
+        return self._waiting
+
+    @property
+    def global_time(self) -> float:
+        return self._global_time
+
+    def push(self, request: Request, *, cost: float) -> None:
+        """Queue a priced request behind what its tenant asked for before."""
         assert cost > 0
-        assert weight > 0
-        start = max(self._tenant_time.get(request.tenant, 0.0), self._global_time)
-        request.virtual_start = start
-        request.virtual_finish = self._tenant_time[request.tenant] = start + cost / weight
-        self._put(request)
-
-    def put_back(self, request: Request) -> None:
-        """Queue a popped request again in its old place: it has been charged already."""
-        self._put(request)
-
-    def _put(self, request: Request) -> None:
-        if len(self._heap) >= self._sweep_at:
-            self._heap = [entry for entry in self._heap if _waits(entry[2])]
-            heapq.heapify(self._heap)
-            self._sweep_at = 2 * len(self._heap) + self._FLOOR
-        self._arrivals += 1
-        heapq.heappush(self._heap, (request.virtual_finish, self._arrivals, request))
+        request.cost = cost
+        self._enter(request, front=False)
 
     def peek(self) -> Request | None:
-        """The request whose turn it is; those that were cancelled or expired meanwhile are let go."""
-        while self._heap and not _waits(self._heap[0][2]):
+        """The request whose turn it is, of those whose tenants may have one more."""
+        while self._heap:
+            _, ticket, tenant = self._heap[0]
+            if ticket == tenant.ticket and tenant.waiting and tenant.admits_more():
+                return next(iter(tenant.waiting.values()))
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return None
 
     def pop(self) -> Request:
-        """Remove and return what `peek` shows."""
-        _, _, request = heapq.heappop(self._heap)
+        """Remove what `peek` shows and charge its tenant for all it may use."""
+        _, _, tenant = heapq.heappop(self._heap)
+        _, request = tenant.waiting.popitem(last=False)
+        self._left(tenant)
+        request.weight = tenant.policy.weight
+        request.virtual_start = tenant.virtual_time
+        request.virtual_finish = request.virtual_start + request.cost / request.weight
+        tenant.virtual_time = request.virtual_finish
+        tenant.active += 1
         self._global_time = max(self._global_time, request.virtual_start)
-        self._forget_caught_up_tenants()
+        self._rank(tenant)
         return request
 
-    def _forget_caught_up_tenants(self) -> None:
-        """Keep the table no larger than the tenants that still are ahead of the global time."""
-        if len(self._tenant_time) > 2 * len(self._heap) + self._FLOOR:
-            self._tenant_time = {t: time for t, time in self._tenant_time.items() if time > self._global_time}
+    def put_back(self, request: Request) -> None:
+        """A popped request waits again, in front of its tenant's others; nothing is charged meanwhile."""
+        self.settle(request, used=0.0)
+        self._enter(request, front=True)
 
+    def discard(self, request: Request) -> None:
+        """A request ended while it waited; one that never queued is no error."""
+        tenant = self._tenants.of(request.tenant)
+        if request.id not in tenant.waiting:
+            return
+        was_head = next(iter(tenant.waiting)) == request.id
+        del tenant.waiting[request.id]
+        self._left(tenant)
+        if was_head:
+            self._rank(tenant)
 
-def _waits(request: Request) -> bool:
-    return request.state is RequestState.WAITING_ADMISSION
+    def settle(self, request: Request, *, used: float) -> None:
+        """A popped request ended: give its tenant back what it was charged and did not use."""
+        tenant = self._tenants.of(request.tenant)
+        tenant.virtual_time -= (request.cost - used) / request.weight
+        tenant.active -= 1
+        request.weight = 0.0
+        self._rank(tenant)
+
+    def reweigh(self) -> None:
+        """Policies changed: every waiting tenant's place is worked out anew."""
+        self._waiting_weight = 0.0
+        for tenant in self._tenants:
+            if tenant.waiting:
+                self._waiting_weight += tenant.policy.weight
+            self._rank(tenant)
+
+    def ahead_of(self, tenant: Tenant) -> float:
+        """About how many waiting requests will be served before the tenant's next one to arrive.
+
+        Its own all are; of the others' as many as their weights buy meanwhile, but no more than there are.
+        """
+        own = len(tenant.waiting) + 1
+        others_weight = self._waiting_weight - (tenant.policy.weight if tenant.waiting else 0.0)
+        others = self._waiting - len(tenant.waiting)
+        return own - 1 + min(float(others), own * others_weight / tenant.policy.weight)
+
+    def _enter(self, request: Request, *, front: bool) -> None:
+        tenant = self._tenants.of(request.tenant)
+        if not tenant.waiting:
+            self._waiting_weight += tenant.policy.weight
+        self._waiting += 1
+        tenant.waiting[request.id] = request
+        if front:
+            tenant.waiting.move_to_end(request.id, last=False)
+        elif len(tenant.waiting) == 1:
+            tenant.virtual_time = max(tenant.virtual_time, self._global_time)
+        if front or len(tenant.waiting) == 1:
+            self._rank(tenant)
+
+    def _left(self, tenant: Tenant) -> None:
+        self._waiting -= 1
+        if not tenant.waiting:
+            self._waiting_weight -= tenant.policy.weight
+
+    def _rank(self, tenant: Tenant) -> None:
+        """Give the tenant a new place by its head; the entry it had is void."""
+        self._tickets += 1
+        tenant.ticket = self._tickets
+        if not tenant.waiting or not tenant.admits_more():
+            return
+        if len(self._heap) > 2 * len(self._tenants) + self._FLOOR:
+            self._heap = [entry for entry in self._heap if entry[1] == entry[2].ticket]
+            heapq.heapify(self._heap)
+        head = next(iter(tenant.waiting.values()))
+        virtual_finish = tenant.virtual_time + head.cost / tenant.policy.weight
+        heapq.heappush(self._heap, (virtual_finish, tenant.ticket, tenant))
