@@ -41,8 +41,9 @@ from calculet_trio.core.tenants import Tenant, Tenants
 class TenantQueue:
     """A weighted fair queue over tenants; FIFO within a tenant. All operations are O(log tenants), amortized.
 
-    The global time is the largest virtual start that was served. A tenant that comes back with nothing waiting
-    is lifted to it: idle time banks no credit. A tenant at its own limit of active sequences is passed over and loses nothing.
+    The global time is the largest virtual start that was served. A tenant that comes back with nothing
+    waiting is lifted to it: idle time banks no credit. A tenant at its own limit of active sequences is passed
+    over and loses nothing.
     """
 
     _FLOOR = 64
