@@ -59,12 +59,16 @@ class DecodeScheduler:
         """The device did not take the job: the request has waited longest still."""
         self._ready = {request.id: request, **self._ready}
 
+    def available(self) -> bool:
+        """Whether anybody is ready."""
+        return any(request.state is RequestState.DECODE_READY for request in self._ready.values())
+
     def waiting(self) -> list[Request]:
         """Those that are ready, longest wait first; those that ended meanwhile are let go."""
-        ended = [key for key, request in self._ready.items() if request.state is not RequestState.DECODE_READY]
-        for key in ended:
-            del self._ready[key]
-        return list(self._ready.values())
+        ready = [request for request in self._ready.values() if request.state is RequestState.DECODE_READY]
+        if len(ready) < len(self._ready):
+            self._ready = {request.id: request for request in ready}
+        return ready
 
     def hold_until_s(self, joinable: Callable[[], int]) -> float | None:
         """Until when a part-filled batch should wait for company; None to send it at once.
@@ -73,9 +77,11 @@ class DecodeScheduler:
             joinable: how many admitted sequences are not ready yet and may soon be; asked only if it matters.
         """
         window_s = self._batch.batching_window_s
+        if window_s <= 0:
+            return None
         ready = self.waiting()
-        largest = max(profile.compiled_batch for profile in self._profiles)
-        if window_s <= 0 or not ready or len(ready) >= largest or not joinable():
+        largest = self._profiles[-1].compiled_batch
+        if not ready or len(ready) >= largest or not joinable():
             return None
         oldest_s = min(request.ready_s for request in ready)
         latest_start_s = min(request.order_deadline_s for request in ready) - self._rates.slowest_decode_s

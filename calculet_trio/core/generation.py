@@ -5,15 +5,14 @@ Source: SPEC section 8 (S §10–§12).
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.core.transition import Machine, Table
+from calculet_trio.core.transition import Machine, Symbol, Table
 from calculet_trio.ids import GenerationId
 
 
-class GenerationState(Enum):
+class GenerationState(Symbol):
     UNLOADED = "unloaded"
     VALIDATING = "validating"
     CONFIGURING = "configuring"
@@ -25,7 +24,7 @@ class GenerationState(Enum):
     FAILED = "failed"
 
 
-class GenerationEvent(Enum):
+class GenerationEvent(Symbol):
     VALIDATE = "validate"
     CONFIGURE = "configure"
     WARM = "warm"

@@ -5,20 +5,19 @@ Source: SPEC section 9 (S §14, §16).
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import EngineId
-from calculet_trio.core.transition import Machine, Table
+from calculet_trio.core.transition import Machine, Symbol, Table
 
 
-class EngineState(Enum):
+class EngineState(Symbol):
     HEALTHY = "healthy"
     QUARANTINED = "quarantined"
 
 
-class EngineEvent(Enum):
+class EngineEvent(Symbol):
     QUARANTINE = "quarantine"
 
 

@@ -9,17 +9,16 @@ Source: SPEC section 2, 3, 9 (S §2 ``DecodeBatch``, §4, §14).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Final
 
 import attrs
 
 from calculet_trio.core.profiles import BatchProfile, PrefillProfile
-from calculet_trio.core.transition import Machine, Table
+from calculet_trio.core.transition import Machine, Symbol, Table
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 
 
-class EngineId(Enum):
+class EngineId(Symbol):
     """The device's job engines."""
 
     PING = "ping"
@@ -98,14 +97,14 @@ class DecodeJob:
 Job = PrefillJob | DecodeJob
 
 
-class JobState(Enum):
+class JobState(Symbol):
     IN_FLIGHT = "in_flight"
     SETTLED = "settled"
     WITHDRAWN = "withdrawn"
     UNKNOWN = "unknown"
 
 
-class JobEvent(Enum):
+class JobEvent(Symbol):
     SETTLE = "settle"
     WITHDRAW = "withdraw"
     LOSE = "lose"

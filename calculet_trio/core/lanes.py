@@ -9,14 +9,13 @@ Source: SPEC section 7 (S §9.1, §9.2).
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
 from typing import Final
 
-from calculet_trio.core.transition import Machine, Table
+from calculet_trio.core.transition import Machine, Symbol, Table
 from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
 
 
-class LaneState(Enum):
+class LaneState(Symbol):
     FREE = "free"
     RESERVED = "reserved"
     ACTIVE = "active"
@@ -25,7 +24,7 @@ class LaneState(Enum):
     RELEASING = "releasing"
 
 
-class LaneEvent(Enum):
+class LaneEvent(Symbol):
     RESERVE = "reserve"
     ALLOCATED = "allocated"
     REFUSED = "refused"

@@ -6,16 +6,15 @@ Source: SPEC section 2, 3 (S §2 ``RequestState``, ``SequenceState``, §4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Final
 
 from calculet_trio.core.events import CancelReason, FaultReason
 from calculet_trio.core.lanes import KvLane
-from calculet_trio.core.transition import Machine, Table
+from calculet_trio.core.transition import Machine, Symbol, Table
 from calculet_trio.ids import GenerationId, RequestId
 
 
-class RequestState(Enum):
+class RequestState(Symbol):
     NEW = "new"
     WAITING_MODEL = "waiting_model"
     WAITING_ADMISSION = "waiting_admission"
@@ -29,7 +28,7 @@ class RequestState(Enum):
     FAILED = "failed"
 
 
-class RequestEvent(Enum):
+class RequestEvent(Symbol):
     WAIT_MODEL = "wait_model"
     MODEL_READY = "model_ready"
     QUEUE = "queue"
@@ -201,9 +200,13 @@ class Request(Machine[RequestState, RequestEvent]):
 
     @property
     def is_running(self) -> bool:
-        return self._state in (RequestState.PREFILL_RUNNING, RequestState.DECODE_RUNNING)
+        return self._state in _RUNNING
 
     @property
     def is_waiting(self) -> bool:
         """Not admitted yet: it counts against the waiting budgets."""
-        return self._state in (RequestState.NEW, RequestState.WAITING_MODEL, RequestState.WAITING_ADMISSION)
+        return self._state in _WAITING
+
+
+_RUNNING: Final = frozenset({RequestState.PREFILL_RUNNING, RequestState.DECODE_RUNNING})
+_WAITING: Final = frozenset({RequestState.NEW, RequestState.WAITING_MODEL, RequestState.WAITING_ADMISSION})

@@ -88,7 +88,7 @@ class Served:
     def plan(self, job: JobId, now: float) -> tuple[Job, list[Request]] | None:
         """The next job of this generation and the requests in it; None if nothing is to be sent now."""
         available = self._prefill.available()
-        if self._decode.waiting() and not self.is_holding(now):
+        if self._decode.available() and not self.is_holding(now):
             available.insert(0, WorkKind.DECODE)
         if len(available) > 1 and WorkKind.LONG_PREFILL in available and not self._long_quota.allows(now):
             available.remove(WorkKind.LONG_PREFILL)

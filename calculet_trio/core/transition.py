@@ -12,6 +12,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
+
+
+class Symbol(Enum):
+    """An Enum that hashes by identity, in C: Enum's own hash is a Python call, met ten times a token."""
+
+    __hash__ = object.__hash__
+
+
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
 
@@ -61,9 +69,12 @@ class Machine(Generic[S, E]):
 
     @property
     def is_terminal(self) -> bool:
-        return self._state in self.table.terminal
+        return not self.table.rows[self._state]
 
     def advance(self, event: E) -> S:
         """Move to where the table says; the one place that writes ``_state``."""
-        self._state = self.table.after(self._state, event)
+        try:
+            self._state = self.table.rows[self._state][event]
+        except KeyError:
+            raise IllegalTransition(f"{self.table.name}: {event.name} in {self._state.name}") from None
         return self._state

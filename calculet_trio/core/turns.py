@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from calculet_trio.core.policy import QueuePolicy, TurnPolicy
+from calculet_trio.core.transition import Symbol
 
 
-class WorkKind(Enum):
+class WorkKind(Symbol):
     """What an engine can be given next."""
 
     DECODE = "decode"
