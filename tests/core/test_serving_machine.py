@@ -17,7 +17,7 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.effects import Drop, Fail, Finish, Refuse
 from calculet_trio.core.events import CancelReason, FaultReason
 from calculet_trio.core.jobs import EngineId
-from calculet_trio.core.policy import Policy, QueuePolicy
+from calculet_trio.core.policy import QueuePolicy
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from tests.core.shapes import small_policy, small_shape
 from tests.core.world import World

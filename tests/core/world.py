@@ -155,10 +155,8 @@ class World:
 
     def allocate(self, request: RequestId) -> None:
         asked = self.allocations.pop(request)
-        if asked.lane not in self.device.lost:
-            sequence = self.device.allocate(asked.lane)
-        else:
-            sequence = SequenceId(-request)  # an answer from before the device was lost
+        is_late = asked.lane in self.device.lost  # an answer from before the device was lost
+        sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
         self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
 
     def refuse_allocation(self, request: RequestId) -> None:
@@ -168,7 +166,14 @@ class World:
     def finish(
         self, job: JobId, *, stop: Collection[RequestId] = (), fail: Collection[RequestId] = (), mute: bool = False
     ) -> None:
-        """The job's tokens are written and sampled; ``stop`` and ``fail`` name lanes that end, ``mute`` loses the results."""
+        """The job's tokens are written and sampled.
+
+        Args:
+            job: which.
+            stop: whose reply comes to its natural end.
+            fail: whose lane fails by itself.
+            mute: the results got lost on their way.
+        """
         ended = self._end(job, written=True)
         results = []
         expected = []
@@ -298,9 +303,7 @@ class World:
         for work in job.lanes:
             stream = self.streams[work.request]
             assert stream.is_open, "no work for a request that has ended"
-            assert self.device.content[work.lane] == stream.written, (
-                "the lane holds this request's tokens and no others"
-            )
+            assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
             expected = stream.prompt if isinstance(job, PrefillJob) else (stream.tokens[-1],)
             assert tuple(work.tokens) == expected
         assert isinstance(job, DecodeJob) or not self.streams[job.work.request].tokens, "one prefill a request"
