@@ -45,6 +45,7 @@ class LazyCommand:
 COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "serve": LazyCommand("calculet_trio.cli.serve:serve", "Serve a model over HTTP, with an OpenAI-compatible API."),
     "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
+    "doctor": LazyCommand("calculet_trio.cli.doctor:doctor", "Examine host, packages, board and service."),
 }
 
 
