@@ -183,8 +183,10 @@ def test_bias_and_penalties_against_their_definition(params: SamplingParams, pro
         logits = adjusted(row, params, prompt, generated)
         best, second = np.sort(logits)[::-1][:2]
         assume(best - second > 1e-4)
+        before = row.copy()
         token = choice.choose(row)
         assert token == logits.argmax()
+        assert np.array_equal(row, before), "the row is the engine's"
         generated.append(token)
 
 
