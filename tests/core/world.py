@@ -73,6 +73,7 @@ class World:
         self.sound = True
         self._drain_deadline_s: float | None = None
         self._pausing = False
+        self._reserved: dict[LaneId, int] = {}
         if published:
             self.load()
 
@@ -294,6 +295,7 @@ class World:
         assert all(effect.lane != other.lane for other in self.allocations.values()), "one allocation a lane"
         self.device.expect_empty(effect.lane)
         self.allocations[effect.request] = effect
+        self._reserved[effect.lane] = effect.tokens
 
     def _begin_job(self, effect: SubmitJob) -> None:
         job = effect.job
@@ -337,6 +339,13 @@ class World:
             assert not self.open_streams
             assert not self.jobs
             assert not self.releases or not self.device.busy, "drained means that every lane's answer has come"
+
+    def can_hold(self, stream: Stream) -> bool:
+        """Whether the budgets hold the request once all lanes are free that can be; lost ones stay charged."""
+        budgets, tokens = self.policy.admission, len(stream.prompt) + stream.granted
+        lost_tokens = sum(self._reserved.get(lane, 0) for lane in self.device.lost)
+        fits = budgets.max_kv_tokens is None or lost_tokens + tokens <= budgets.max_kv_tokens
+        return fits and len(self.device.lost) < (budgets.max_sequences or self.shape.lanes)
 
     @property
     def lanes_alive(self) -> list[LaneId]:
