@@ -53,6 +53,23 @@ def test_a_template_that_writes_half_a_literal_around_it_makes_none(text: str, a
     assert "".join(piece for piece, _ in pieces) == before + text + after
 
 
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        ("", "<|im_end|", ">"),
+        ("", "x <|im_", "end|>"),
+        ("<|", "im_end|> x", ""),
+        ("<", "|im_end|", ">"),
+        ("<", "|im_end|>", ""),
+        ("", "x <filename", ">"),
+    ],
+)
+def test_a_literal_begun_or_ended_by_the_user_stays_text(before: str, text: str, after: str) -> None:
+    placeholders = Placeholders(LITERALS, [text], apart_from="")
+    [hidden] = placeholders.hidden()
+    assert placeholders.split(before + hidden + after) == [(before + text + after, False)]
+
+
 @given(st.lists(st.tuples(USER_TEXT, st.sampled_from(SPECIALS)), max_size=4))
 def test_what_the_template_writes_is_special(turns: list[tuple[str, str]]) -> None:
     placeholders = Placeholders(LITERALS, [text for text, _ in turns], apart_from="")

@@ -237,14 +237,17 @@ def test_a_worker_whose_daemon_was_killed_ends_by_itself() -> None:
         "from calculet_trio.text.params import ChatPrompt\n"
         "from calculet_trio.text.template import TemplateLimits, TemplateWorker\n"
         "loop = '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}'\n"
-        "worker = TemplateWorker(loop, special_literals=[], limits=TemplateLimits(time_s=1.0))\n"
+        "worker = TemplateWorker(loop, special_literals=[], limits=TemplateLimits(time_s=3.0))\n"
         "print(worker._process._child.pid, flush=True)\n"
         "worker.render(ChatPrompt(messages=[]))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
         assert daemon.stdout is not None
         child = int(daemon.stdout.readline())
+        idle_ticks = _cpu_ticks(child)
+        _await(lambda: _cpu_ticks(child) > idle_ticks + 20)  # it renders
         daemon.kill()
+    assert _is_running(child)
     _await(lambda: not _is_running(child))
 
 
@@ -254,10 +257,17 @@ def test_an_interrupt_from_the_terminal_is_not_the_workers(worker: Worker) -> No
 
 def _is_running(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return _stat(pid)[0] != "Z"
     except OSError:
         return False
-    return state != "Z"
+
+
+def _cpu_ticks(pid: int) -> int:
+    return int(_stat(pid)[11])
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
 def _await(condition: Callable[[], bool]) -> None:
