@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calculet_trio.errors import InvalidRequest, PackageError
-from calculet_trio.text.bpe import PRE_TOKENIZERS, BpeTokenizer
+from calculet_trio.text.bpe import CONTROL_TOKEN, PRE_TOKENIZERS, BpeTokenizer
+from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.tokenizer import Segment, SpecialIds
 from tests.text import llama
 from tests.text.vocabularies import (
@@ -143,6 +144,23 @@ def test_special_tokens_are_parsed_where_asked_for(pieces: list[str]) -> None:
     ids = TINY.encode(text, parse_special=True)
     assert TINY.decode(ids) == text
     assert sum(map(TINY.is_special, ids)) == sum(text.count(special) for special in SPECIALS)
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_a_special_token_that_looks_like_a_word_is_none_to_text(pre: str) -> None:
+    vocabulary = tiny_vocabulary(pre=pre)
+    vocabulary["tokens"].append("secret")
+    vocabulary["token_types"].append(CONTROL_TOKEN)
+    tokenizer = BpeTokenizer.from_vocabulary(vocabulary, SPECIAL_IDS)
+    assert tokenizer.decode(tokenizer.encode("a secret secret")) == "a secret secret"
+    assert not any(map(tokenizer.is_special, tokenizer.encode("secret")))
+
+
+def test_special_tokens_are_found_wherever_a_search_window_ends() -> None:
+    tokenizer = ByteTokenizer(specials=("<|end|>", "<|end|><|more|>"))
+    for before in range((1 << 16) - 20, (1 << 16) + 20):
+        ids = tokenizer.encode("a" * before + "<|end|><|more|>b<|end|>", parse_special=True)
+        assert ids[before:] == [257, ord("b"), 256]
 
 
 def test_a_prompt_is_one_text_between_special_tokens() -> None:
