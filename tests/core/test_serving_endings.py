@@ -334,6 +334,19 @@ def test_the_drains_deadline_lets_a_job_drain_and_then_fails_its_request(situati
     assert world.drained
 
 
+def test_the_drains_deadline_leaves_a_whole_reply_alone() -> None:
+    world = World()
+    request = world.ask(max_new_tokens=1)
+    world.allocate(request)
+    world.finish(world.job.job)
+    world.drain(within_s=5.0)
+    world.pass_time(5.0)
+    assert world.effects == []
+    assert isinstance(end_of(world, request), Finish)
+    world.release(*world.releases)
+    assert world.drained
+
+
 def test_a_second_signal_ends_what_the_first_let_run() -> None:
     world = World()
     request = decode_ready(world)
