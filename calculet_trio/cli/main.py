@@ -44,6 +44,9 @@ class LazyCommand:
 
 COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "serve": LazyCommand("calculet_trio.cli.serve:serve", "Serve a model over HTTP, with an OpenAI-compatible API."),
+    "config": LazyCommand(
+        "calculet_trio.cli.config:config", "Check and show the configuration, its schema and defaults; make keys."
+    ),
     "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
     "doctor": LazyCommand("calculet_trio.cli.doctor:doctor", "Examine host, packages, board and service."),
 }

@@ -28,6 +28,8 @@ KINDS: Final[dict[str, type[SchedulerSettings] | type[ServiceSettings]]] = {
     scheduler_file.SCHEMA: SchedulerSettings,
 }
 
+MODEL_FLAG: Final = "--model"
+
 
 @attrs.frozen
 class Override:
@@ -58,8 +60,16 @@ class EffectiveValue:
 
 @attrs.frozen
 class Served:
-    """An alias and its policy, with the document that the policy came from."""
+    """An alias and its policy.
 
+    Args:
+        index: its place in ``models``.
+        model: its entry there.
+        scheduler: its policy.
+        document: what the policy came from.
+    """
+
+    index: int
     model: ModelSettings
     scheduler: SchedulerSettings
     document: Document
@@ -71,7 +81,7 @@ class Configuration:
 
     Args:
         service: the daemon's own settings.
-        served: the models, in order; without any in the file, one that names nothing.
+        served: the models, in order, or the one that was chosen; without any in the file, one that names nothing.
         document: what ``service`` came from.
     """
 
@@ -79,10 +89,9 @@ class Configuration:
     served: tuple[Served, ...]
     document: Document
 
-    def policy(self, index: int = 0) -> Policy:
-        """The core's policy for the model of that number, tenants included."""
-        tenants = {tenant.name: tenant.policy for tenant in self.service.tenants}
-        return self.served[index].scheduler.policy(tenants)
+    def policy(self, served: Served) -> Policy:
+        """The core's policy for that model, tenants included."""
+        return served.scheduler.policy({tenant.name: tenant.policy for tenant in self.service.tenants})
 
     def key_ring(self) -> KeyRing:
         """The keys of all tenants."""
@@ -95,37 +104,57 @@ class Configuration:
     def effective(self) -> tuple[tuple[str, tuple[EffectiveValue, ...]], ...]:
         """Every key of every part, with its title: the service first, then each model's scheduler."""
         parts = [(service_file.SCHEMA, _effective(self.service, self.document))]
-        for index, each in enumerate(self.served):
-            parts.append((f"{scheduler_file.SCHEMA} of models[{index}]", _effective(each.scheduler, each.document)))
+        for each in self.served:
+            title = f"{scheduler_file.SCHEMA} of {each.model.alias or f'models[{each.index}]'}"
+            parts.append((title, _effective(each.scheduler, each.document)))
         return tuple(parts)
 
 
-def load(path: Path | None, overrides: Sequence[Override] = ()) -> Configuration:
-    """The configuration at ``path`` (the defaults, if None) with ``overrides`` over it.
+def load(path: Path | None, overrides: Sequence[Override] = (), *, model: str | None = None) -> Configuration:
+    """The configuration at ``path`` with ``overrides`` over it.
+
+    Args:
+        path: a service's file; None for the defaults.
+        overrides: from the command line.
+        model: the alias to serve of those in the file, or a package that the file need not name; None for all.
 
     Raises:
         calculet_trio.errors.ConfigurationRefused: with every fault of every file.
     """
-    configuration, faults = examine(path, overrides)
+    configuration, faults = examine(path, overrides, model=model)
     if configuration is None:
         refuse(faults)
     return configuration
 
 
-def examine(path: Path | None, overrides: Sequence[Override] = ()) -> tuple[Configuration | None, tuple[Fault, ...]]:
+def examine(
+    path: Path | None, overrides: Sequence[Override] = (), *, model: str | None = None
+) -> tuple[Configuration | None, tuple[Fault, ...]]:
     """As `load`, with the faults as values: either a configuration, or at least one fault."""
     document, faults = _document(path, overrides, service_file.SCHEMA)
-    service, more = (None, ()) if _unread(document, faults) else structured(document, ServiceSettings)
+    if _unread(document, faults):
+        return None, faults
+    if model is not None and not _names(document, model):
+        model = str(Path(model).expanduser().absolute()) if "/" in model else model
+        document = document.overlaid(("models",), [{"package": model}], MODEL_FLAG)
+    service, more = structured(document, ServiceSettings)
     found = [*faults, *more]
     if service is None:
         return None, tuple(found)
     served = []
-    for index, model in enumerate(service.models or (ModelSettings(),)):
-        each, faults = _served(model, index, document, overrides)
-        found += faults
-        if each is not None:
-            served.append(each)
+    for index, entry in enumerate(service.models or (ModelSettings(),)):
+        if model is None or model in (entry.alias, entry.package):
+            each, faults = _served(entry, index, document, overrides)
+            found += faults
+            served += [each] if each else []
     return (None, tuple(found)) if found else (Configuration(service, tuple(served), document), ())
+
+
+def _names(document: Document, model: str) -> bool:
+    """Whether an entry of ``models`` is called so, or serves that package."""
+    models = document.values.get("models")
+    entries = models if isinstance(models, list) else []
+    return any(isinstance(each, dict) and model in (each.get("alias"), each.get("package")) for each in entries)
 
 
 def check_file(path: Path) -> tuple[Fault, ...]:
@@ -178,8 +207,7 @@ def _served(
     scheduler, more = structured(own, SchedulerSettings)
     if scheduler is None:
         return None, (*faults, *more)
-    faults = (*faults, *_mix_up(scheduler, own, model))
-    return Served(model, scheduler, own), faults
+    return Served(index, model, scheduler, own), (*faults, *more, *_mix_up(scheduler, own, model))
 
 
 def _mix_up(scheduler: SchedulerSettings, own: Document, model: ModelSettings) -> Iterator[Fault]:

@@ -68,7 +68,16 @@ class Document:
     def overlaid(self, path: tuple[str, ...], value: object, flag: str) -> Document:
         """This document with one value that the command line's ``flag`` gives."""
         origins = {key: origin for key, origin in self.origins.items() if key[: len(path)] != path}
-        return attrs.evolve(self, values=_with(self.values, path, value), origins={**origins, path: Origin(flag)})
+        origins |= dict.fromkeys(_paths(value, path), Origin(flag))
+        return attrs.evolve(self, values=_with(self.values, path, value), origins=origins)
+
+
+def _paths(value: object, path: KeyPath) -> Iterator[KeyPath]:
+    """``path``, and that of everything in ``value``."""
+    yield path
+    if isinstance(value, list | Mapping):
+        for name, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _paths(each, (*path, name))
 
 
 def _with(values: object, path: tuple[str, ...], value: object) -> Mapping[Any, Any]:

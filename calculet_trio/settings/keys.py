@@ -49,7 +49,7 @@ class Contradiction:
     """Keys whose values do not go together.
 
     Args:
-        paths: the keys; the fault is told at the first of them that somebody wrote.
+        paths: all keys it depends on; the fault is told at the first of them that somebody wrote.
         problem: what is wrong, with the values in it.
     """
 

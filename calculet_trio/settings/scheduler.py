@@ -232,7 +232,7 @@ class SchedulerSettings:
         for batch in thresholds:
             if profiles is not None and batch not in profiles:
                 yield Contradiction(
-                    (("batch", "thresholds", batch),),
+                    (("batch", "thresholds", batch), ("batch", "profiles")),
                     f"contradicts another key: batch.profiles is {list(profiles)} and has no {batch}",
                 )
         for smaller, larger in pairwise(sorted(thresholds)):

@@ -190,7 +190,7 @@ class ServiceSettings:
         """Keys of this file that do not go together."""
         if not (self.listen.is_loopback or self.has_keys or self.listen.allow_remote):
             yield Contradiction(
-                (("listen", "host"),),
+                (("listen", "host"), ("listen", "allow_remote"), ("tenants",)),
                 f"is {self.listen.host}, so that everybody who can reach it may use the model; give the tenants keys, "
                 "or set listen.allow_remote (--allow-remote), or listen on 127.0.0.1",
             )
@@ -214,7 +214,7 @@ class ServiceSettings:
                 owners.setdefault(digest, tenant.name)
             if not self.has_keys and tenant.name != KEYLESS_TENANT:
                 yield Contradiction(
-                    (("tenants", index, "name"),),
+                    (("tenants", index, "name"), ("tenants",)),
                     f"is {tenant.name}, but no tenant has a key_sha256: everybody is the tenant `{KEYLESS_TENANT}`",
                 )
 

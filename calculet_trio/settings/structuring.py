@@ -5,8 +5,9 @@ Source: SPEC section 10.
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,16 +36,61 @@ T = TypeVar("T", bound=Settings)
 
 
 def structured(document: Document, kind: type[T]) -> tuple[T | None, tuple[Fault, ...]]:
-    """The settings in ``document``, or everything that is wrong with them.
+    """The settings in ``document``, and everything that is wrong with them.
 
-    Contradictions between keys are looked for once every key by itself is right.
+    Returns:
+        Settings and faults. With faults, the settings are what is left without the keys that they are about
+        (None if too little is): enough to look further, never to be used.
     """
+    settings, faults = _made(document.values, kind, document)
+    wrong = [_removable(fault.path) for fault in faults]
+    if faults:
+        settings, _ = _made(_without(document.values, wrong), kind, document)
+    if settings is None:
+        return None, faults
+    concerned = {path[:length] for path in wrong for length in range(1, len(path) + 1)}
+    contradictions = [each for each in settings.contradictions() if not _concerns(each, set(wrong), concerned)]
+    return settings, (*faults, *(_placed(each, document) for each in contradictions))
+
+
+def _made(values: object, kind: type[T], document: Document) -> tuple[T | None, tuple[Fault, ...]]:
     try:
-        settings = _CONVERTER.structure(document.values, kind)
+        return _CONVERTER.structure(values, kind), ()
     except (cattrs.BaseValidationError, Refused) as error:
         return None, tuple(_faults(error, (), document, kind))
-    faults = tuple(_placed(each, document) for each in settings.contradictions())
-    return (None if faults else settings), faults
+
+
+def _removable(path: KeyPath) -> KeyPath:
+    """The key to leave out for a fault at ``path``: an element goes with its list, so that none moves up."""
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    return path
+
+
+def _without(values: object, paths: Collection[KeyPath]) -> object:
+    """A copy of ``values`` without what stands at ``paths``."""
+    rest = copy.deepcopy(values)
+    for path in paths:
+        place: Any = rest
+        for part in path[:-1]:
+            inside = isinstance(place, list) or (isinstance(place, Mapping) and part in place)
+            place = place[part] if inside else None
+        if isinstance(place, dict) and path:
+            place.pop(path[-1], None)
+    return rest
+
+
+def _concerns(contradiction: Contradiction, wrong: Collection[KeyPath], above: Collection[KeyPath]) -> bool:
+    """Whether it may have been found only because a wrong key was left out.
+
+    Args:
+        contradiction: between keys that are left.
+        wrong: the keys left out.
+        above: they, and all that they stood in.
+    """
+    return any(
+        path in above or any(path[:length] in wrong for length in range(1, len(path))) for path in contradiction.paths
+    )
 
 
 def plain(value: Any) -> Any:
