@@ -21,6 +21,7 @@ from tests.text.vocabularies import (
     SPECIAL_IDS,
     SPECIALS,
     THINK,
+    UNMERGED_WORDS,
     crossing_vocabulary,
     tiny_vocabulary,
 )
@@ -58,7 +59,8 @@ def random_texts(count: int) -> Iterator[str]:
 def crossing_texts(count: int) -> Iterator[str]:
     rng = random.Random(20261130)
     for _ in range(count):
-        yield "".join(rng.choice(CROSSING_CHARACTERS) for _ in range(rng.randint(1, 24)))
+        pieces = [*CROSSING_CHARACTERS, *UNMERGED_WORDS]
+        yield "".join(rng.choice(pieces) for _ in range(rng.randint(1, 24)))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_every_pre_tokenizer_cuts_words_where_llama_cpp_does(pre: str, tmp_path:
     tokenizer = BpeTokenizer.from_vocabulary(vocabulary, SpecialIds())
     llama.write_tiny_model(tmp_path / "tiny.gguf", vocabulary)
     with llama.serving(tmp_path / "tiny.gguf") as oracle:
-        for text in [*ODD_TEXTS, *crossing_texts(1000), THINK, f"a{THINK}b"]:
+        for text in [*ODD_TEXTS, *crossing_texts(1000), THINK, f"a{THINK}b", *UNMERGED_WORDS]:
             assert tokenizer.encode(text) == oracle.encode(text), repr(text)
 
 
