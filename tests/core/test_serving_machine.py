@@ -239,4 +239,4 @@ class ServingMachine(RuleBasedStateMachine):
 
 
 TestServingMachine = ServingMachine.TestCase
-TestServingMachine.settings = settings(max_examples=200, stateful_step_count=60)
+TestServingMachine.settings = settings(max_examples=120, stateful_step_count=50)
