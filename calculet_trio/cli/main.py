@@ -90,8 +90,17 @@ def calculet(ctx: click.Context, verbose: int) -> None:
 
 
 def main() -> None:
-    """The console script: run `sys.argv` and leave with the exit code."""
-    sys.exit(run(sys.argv[1:]))
+    """The console script: run `sys.argv` and leave with the exit code.
+
+    With `ExitCode.RESTART` a thread may be inside the device's library for ever: no finalizer, and no destructor
+    of that library, may wait for it.
+    """
+    code = run(sys.argv[1:])
+    if code == ExitCode.RESTART:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
