@@ -37,14 +37,11 @@ class ContextLengthExceeded(InvalidRequest):
     Args:
         prompt_tokens: tokens of the prompt, as counted by the model's tokenizer.
         limit_tokens: the largest prompt that leaves room for one token of reply.
-        at_least: ``prompt_tokens`` is a lower bound: the text was too long to be worth counting.
     """
 
-    def __init__(
-        self, *, prompt_tokens: int, limit_tokens: int, param: str | None = None, at_least: bool = False
-    ) -> None:
+    def __init__(self, *, prompt_tokens: int, limit_tokens: int, param: str | None = None) -> None:
         super().__init__(
-            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens; this model takes at most {limit_tokens}",
+            f"the prompt has {prompt_tokens} tokens; this model takes at most {limit_tokens}",
             param=param,
             code="context_length_exceeded",
         )

@@ -99,7 +99,7 @@ def follow(command: list[str | Path]) -> list[str]:
             words = line.strip()
             if on_terminal:
                 print(f"\r\033[K{words[:width]}", end="", file=sys.stderr, flush=True)
-            elif words.startswith(("Downloading", "Installing collected")):
+            elif words.startswith("Downloading") and " MB)" in words:  # those that take time
                 print(f"  {words[:100]}", file=sys.stderr, flush=True)
     if on_terminal:
         print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -61,7 +61,7 @@ class Connection:
         self._limits = limits
         self._stream = stream
         self._writing = trio.Lock()
-        self._is_closing = False
+        self._closing = trio.Event()
         self._is_idle = True
         self._reading = trio.CancelScope()
         self._end_by(trio.current_time() + limits.idle_s)
@@ -93,6 +93,7 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._parse, parsed)
                 nursery.start_soon(self._close_with_server)
+                nursery.start_soon(self._say_end)
                 await self._read(arrived)
                 nursery.cancel_scope.cancel()
             await self._protocol.end()  # the handlers, which are waited for now, learn of it
@@ -108,7 +109,7 @@ class Connection:
                 try:
                     arrived.send_nowait(data)
                 except trio.WouldBlock:
-                    if self._protocol.is_answering:
+                    if self._protocol.is_request_whole:
                         break  # more requests in advance than are kept: no client we know does this
                     await arrived.send(data)
 
@@ -130,6 +131,10 @@ class Connection:
         if self._is_idle:
             self._reading.cancel()
 
+    @property
+    def _is_closing(self) -> bool:
+        return self._closing.is_set()
+
     def _end_by(self, deadline_s: float) -> None:
         # The reader's scope is the connection's clock: what ends the reading ends the connection.
         self._reading.deadline = deadline_s
@@ -143,7 +148,7 @@ class Connection:
             self._is_idle = event.idle
             self._end_by(trio.current_time() + self._limits.idle_s if event.idle else math.inf)
         elif isinstance(event, Closed):
-            await self._close()
+            self._close()
 
     async def _write(self, data: bytes) -> None:
         """Write all of it, or end the connection: half a message is worth nothing."""
@@ -162,12 +167,19 @@ class Connection:
                     self._reading.cancel()
                     return
 
-    async def _close(self) -> None:
-        """Say that nothing more comes, then read on for a moment: see `ConnectionLimits.linger_s`."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._end_by(trio.current_time() + self._limits.linger_s)
+    def _close(self) -> None:
+        if not self._is_closing:
+            # A client that has sent all it wanted needs no time to be heard out.
+            linger_s = 0.0 if self._protocol.is_request_whole else self._limits.linger_s
+            self._end_by(trio.current_time() + linger_s)
+            self._closing.set()
+
+    async def _say_end(self) -> None:
+        """When the connection is to close, end our half of it; the reader then lingers.
+
+        A task of its own: the one that wants it closed is often a handler, which is cancelled by just that.
+        """
+        await self._closing.wait()
         await self._protocol.end()
         async with self._writing:
             try:

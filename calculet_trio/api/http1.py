@@ -30,9 +30,9 @@ class Http1Protocol(H11Protocol):
         return self.connection.their_state is h11.IDLE
 
     @property
-    def is_answering(self) -> bool:
-        """Whether a request is being answered, so that what arrives now has to wait."""
-        return self.stream is not None and self.connection.their_state not in (h11.IDLE, h11.SEND_BODY)
+    def is_request_whole(self) -> bool:
+        """Whether the present request has arrived to its end, so that what arrives now has to wait."""
+        return self.connection.their_state not in (h11.IDLE, h11.SEND_BODY, h11.ERROR)
 
     async def take(self, data: bytes) -> None:
         """Take what arrived; a request that is refused closes the connection.

@@ -83,10 +83,8 @@ class LlamaRoutes:
 
     async def props(self) -> Response:
         """What is served, in llama-server's names; no prompts."""
-        models = self._service.models()
-        if not models:
-            refuse_unless_ok(self._service)
-        model = model_named(self._service, models[0].alias if models else "", given=True)
+        refuse_unless_ok(self._service)  # as chat is refused, at the same instant
+        model = self._service.models()[0]
         shown: dict[str, Any] = {
             "default_generation_settings": {"n_ctx": model.context_tokens, "params": _default_params()},
             "model_alias": model.alias,

@@ -44,7 +44,11 @@ class LazyCommand:
 
 COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "serve": LazyCommand("calculet_trio.cli.serve:serve", "Serve a model over HTTP, with an OpenAI-compatible API."),
+    "config": LazyCommand(
+        "calculet_trio.cli.config:config", "Check and show the configuration, its schema and defaults; make keys."
+    ),
     "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
+    "doctor": LazyCommand("calculet_trio.cli.doctor:doctor", "Examine host, packages, board and service."),
 }
 
 
@@ -86,8 +90,17 @@ def calculet(ctx: click.Context, verbose: int) -> None:
 
 
 def main() -> None:
-    """The console script: run `sys.argv` and leave with the exit code."""
-    sys.exit(run(sys.argv[1:]))
+    """The console script: run `sys.argv` and leave with the exit code.
+
+    With `ExitCode.RESTART` a thread may be inside the device's library for ever: no finalizer, and no destructor
+    of that library, may wait for it.
+    """
+    code = run(sys.argv[1:])
+    if code == ExitCode.RESTART:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -34,4 +34,8 @@ def make_package(
         raise ConfigurationRefused(
             f"building a package needs {error.name}, which is not installed", hint="pip install 'calculet-trio[host]'"
         ) from None
-    build_package(gguf, destination, name=name, options=options, report=report, prove=record_golden)
+
+    def report_build(step: Progress) -> None:
+        report(Progress(f"build: {step.step}", step.done, step.total))
+
+    build_package(gguf, destination, name=name, options=options, report=report_build, prove=record_golden)

@@ -26,3 +26,19 @@ def package_store() -> Path:
 def downloads() -> Path:
     """What was fetched and can be fetched again."""
     return _base("XDG_CACHE_HOME", ".cache") / "downloads"
+
+
+def state() -> Path:
+    """What must outlive a restart: faults, evidence, the audit log."""
+    return _base("XDG_STATE_HOME", ".local/state")
+
+
+def configuration() -> Path:
+    """The service's configuration; it need not exist."""
+    return _base("XDG_CONFIG_HOME", ".config") / "service.yaml"
+
+
+def admin_socket() -> Path:
+    """Where operators' commands reach the daemon; beside the state, where the session has no runtime directory."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (Path(runtime) / PROGRAM if runtime.startswith("/") else state()) / "admin.sock"

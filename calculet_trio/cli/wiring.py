@@ -6,24 +6,29 @@ Source: ARCHITECTURE.md "Layout".
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
 
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
-from calculet_trio.api.settings import ApiSettings
+from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli.paths import package_store
 from calculet_trio.core.policy import Policy
+from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
 from calculet_trio.runtimes.port import Runtime
+from calculet_trio.settings.configuration import Configuration, Served
+from calculet_trio.settings.profiles import check_profiles
+from calculet_trio.settings.service import RuntimeKind, ServiceSettings
+from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
@@ -31,7 +36,7 @@ from calculet_trio.text.bpe import BpeTokenizer
 from calculet_trio.text.template import TemplateWorker
 from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
 
-RUNTIMES: Final = ("host", "scripted")
+T = TypeVar("T")
 
 _PLAIN_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n{% endfor %}"
@@ -40,59 +45,84 @@ _PLAIN_TEMPLATE: Final = (
 """ChatML, for scripts that bring no template."""
 
 
-@attrs.frozen(kw_only=True)
-class ServeOptions:
-    """What the command line says about a daemon.
-
-    Args:
-        runtime: one of `RUNTIMES`.
-        model: a package's name or directory; None for the only one in the store.
-        script: the scripted runtime's file.
-        host: the address to listen on.
-        port: 0 lets the system choose.
-        policy: the core's numbers.
-        api: the surface's bounds.
-        drain_s: how long open streams may go on after a SIGTERM.
-    """
-
-    runtime: str
-    model: str | None
-    script: Path | None
-    host: str
-    port: int
-    policy: Policy
-    api: ApiSettings
-    drain_s: float
-
-
-def wire(options: ServeOptions, *, on_ready: Callable[[int], None]) -> Daemon:
+def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Daemon:
     """Everything a daemon needs, chosen and connected; nothing is opened or loaded yet.
 
     Raises:
         calculet_trio.errors.PackageError: no such package or script, or one that must not be served.
-        calculet_trio.errors.ConfigurationRefused: options that contradict each other.
+        calculet_trio.errors.ConfigurationRefused: what is asked for and what there is do not fit.
     """
-    runtime, source = _scripted(options) if options.runtime == "scripted" else _host(options)
+    service = configuration.service
+    served = _only(configuration)
+    policy = configuration.policy(served)
+    make = RUNTIMES.get(service.device.runtime)
+    if make is None:
+        raise ConfigurationRefused(
+            f"the runtime {service.device.runtime.value} is not part of this version; "
+            f"it has {', '.join(kind.value for kind in RUNTIMES)}",
+            hint="set device.runtime (--runtime) to one of these",
+        )
+    runtime, source = make(configuration, served, policy)
+    if service.has_keys:
+        raise ConfigurationRefused(
+            "tenants have keys, but the service socket of this version checks none",
+            hint="take key_sha256 out, and listen on 127.0.0.1",
+        )
     metrics = ServiceMetrics()
     return Daemon(
         runtime=runtime,
         source=source,
-        policy=options.policy,
+        policy=policy,
         metrics=metrics,
-        serve_http=_surface(options, metrics),
+        serve_http=_surface(service, metrics),
         on_ready=on_ready,
-        drain_s=options.drain_s,
+        drain_s=service.timeouts.streams_s,
+        job_timeout=JobTimeout(base_s=service.timeouts.job_s, per_token_s=service.timeouts.job_per_token_ms / 1000),
+        backlog_bytes_max=service.limits.stream_backlog_bytes,
     )
 
 
-def _surface(options: ServeOptions, metrics: ServiceMetrics) -> HttpServer:
+def _only(configuration: Configuration) -> Served:
+    """The model to serve: one process loads one."""
+    if len(configuration.served) > 1:
+        names = [each.model.alias or each.model.package or f"models[{each.index}]" for each in configuration.served]
+        raise ConfigurationRefused(
+            f"{len(names)} models are configured, and a process serves one: {', '.join(names)}",
+            hint="choose with --model, one process for each",
+        )
+    return configuration.served[0]
+
+
+def api_settings(service: ServiceSettings) -> ApiSettings:
+    """The surface's bounds, from the configuration's keys of the same names."""
+    sources = (service.limits, service.timeouts)
+    return ApiSettings(
+        keep_alive_s=service.timeouts.keep_alive_s,
+        cors_origins=service.listen.cors_origins,
+        request=_named_alike(RequestLimits, *sources),
+        connection=_named_alike(ConnectionLimits, *sources, graceful_s=service.timeouts.streams_s),
+    )
+
+
+def _named_alike(kind: type[T], *sources: object, **known: Any) -> T:
+    """An attrs object whose fields are the sources' attributes of the same names."""
+    for field in attrs.fields(kind):  # type: ignore[arg-type]
+        for source in sources:
+            if hasattr(source, field.name):
+                known.setdefault(field.name, getattr(source, field.name))
+    return kind(**known)
+
+
+def _surface(configured: ServiceSettings, metrics: ServiceMetrics) -> HttpServer:
+    settings = api_settings(configured)
+
     async def serve(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
-        app = create_app(service, options.api, metrics=metrics.expose)
+        app = create_app(service, settings, metrics=metrics.expose)
         await serve_http(
             app,
-            host=options.host,
-            port=options.port,
-            settings=options.api,
+            host=configured.listen.host,
+            port=configured.listen.port,
+            settings=settings,
             shutdown=stop,
             task_status=task_status,
         )
@@ -100,16 +130,36 @@ def _surface(options: ServeOptions, metrics: ServiceMetrics) -> HttpServer:
     return serve
 
 
-def _host(options: ServeOptions) -> tuple[Runtime, ModelSource]:
-    if options.script is not None:
-        raise ConfigurationRefused("--script goes with --runtime scripted", hint="leave one of the two out")
+def _fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name: str) -> str:
+    """The alias of a package that fits its policy.
+
+    Raises:
+        calculet_trio.errors.ConfigurationRefused: the policy is another model's, or asks for what was not compiled.
+    """
+    alias = served.model.alias or package_name
+    meant = served.scheduler.model_alias
+    if meant not in (None, alias):
+        raise ConfigurationRefused(
+            f"{served.document.origin(('model_alias',))}: model_alias is {meant}, but this is the policy of {alias}",
+            hint="name the right file in models[].scheduler, or give the model that alias",
+        )
+    check_profiles(policy, shape, alias=alias)
+    return alias
+
+
+def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     from calculet_trio.runtimes.host import HostRuntime
 
-    store = Store(package_store())
-    package = store.only() if options.model is None else store.resolve(options.model)
+    root = configuration.service.store
+    store = Store(package_store() if root is None else configuration.path(root))
+    named = served.model.package
+    if named is None:
+        package = store.only()
+    else:
+        package = store.resolve(str(configuration.path(named)) if "/" in named else named)
     manifest = Manifest.load(package)
     return HostRuntime(), ModelSource(
-        alias=manifest.name,
+        alias=_fitting(served, policy, manifest.shape(), package_name=manifest.name),
         package=package,
         verify=lambda: _refuse_damage(store, package),
         open_text=partial(open_text, package, manifest),
@@ -158,18 +208,26 @@ def _open_template(template: str, tokenizer: Tokenizer) -> TemplateWorker:
     )
 
 
-def _scripted(options: ServeOptions) -> tuple[Runtime, ModelSource]:
-    if options.script is None:
+def _scripted(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
+    if served.model.package is None:
         raise ConfigurationRefused("--runtime scripted needs --script FILE.yaml", hint="see runtimes/SCRIPTS.md")
     from calculet_trio.runtimes.script import load_script
     from calculet_trio.runtimes.scripted import ScriptedRuntime
 
-    script = load_script(options.script)
+    path = configuration.path(served.model.package)
+    script = load_script(path)
     template = script.chat_template or _PLAIN_TEMPLATE
     return ScriptedRuntime(script), ModelSource(
-        alias=script.model,
-        package=options.script,
+        alias=_fitting(served, policy, script.shape, package_name=script.model),
+        package=path,
         verify=lambda: None,
         open_text=lambda: ModelText(script.tokenizer, _open_template(template, script.tokenizer)),
         meta={"architecture": "scripted"},
     )
+
+
+RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], tuple[Runtime, ModelSource]]]] = {
+    RuntimeKind.HOST: _host,
+    RuntimeKind.SCRIPTED: _scripted,
+}
+"""The runtimes that there are, each with what makes it and its model."""

@@ -10,6 +10,7 @@ Source: SPEC section 2–9 (S §3–§9).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from calculet_trio.core import events as ev
 from calculet_trio.core.admission import AdmissionController
@@ -157,6 +158,8 @@ class ServingCore:
                 self._drain_began(event)
             case ev.TimePassed():
                 pass
+            case _:
+                assert_never(event)
 
     def _arrived(self, event: ev.Arrived, now: float) -> None:
         generation = self._alias.get(event.alias)

@@ -6,6 +6,7 @@ Source: SPEC section 3, 6, 7, 9 (S §4, §7.4, §9.2, §14).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 import attrs
 
@@ -83,6 +84,8 @@ class Settlement:
             case JobUnknown():
                 self.jobs.end(record, JobEvent.LOSE)
                 self._lose(record, event.reason)
+            case _:
+                assert_never(event)
 
     def _settle(self, job: Job, work: LaneWork, result: LaneResult | None, served: Served, now: float) -> None:
         """One lane of a finished job: its KV is committed, then its request goes on, ends or is given up."""

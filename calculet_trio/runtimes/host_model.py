@@ -81,7 +81,7 @@ class HostModel:
         self._require_inputs(directory)
         shape = (manifest.kv.lanes, numbers.kv_heads, manifest.kv.max_seq, numbers.head_dim)
         parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
-        self._kv = {part: _lanes_of_zeros(shape) for part in parts}
+        self.kv = {part: _lanes_of_zeros(shape) for part in parts}
         self._windows: dict[tuple[int, int], _Window] = {}
         self._logits = np.zeros((max(manifest.shape().decode[-1].compiled_batch, 1), numbers.vocab_size), np.float32)
         self._rows = np.zeros(self._logits.shape[0], np.int64)
@@ -92,7 +92,7 @@ class HostModel:
     @property
     def kv_bytes(self) -> int:
         """Address space of the KV lanes."""
-        return sum(buffer.nbytes for buffer in self._kv.values())
+        return sum(buffer.nbytes for buffer in self.kv.values())
 
     def prefill(self, lane: int, tokens: Sequence[int], *, position: int, options: Any = None) -> Logits:
         """Append ``tokens`` at ``position`` of ``lane``; logits ``f32[1, vocab]`` of the last one."""
@@ -151,7 +151,7 @@ class HostModel:
         """The bindings of a window; there are at most lanes · profiles of them."""
         window = self._windows.get((first, batch))
         if window is None:
-            window = self._windows[first, batch] = _Window(self.session, self._kv, first=first, batch=batch)
+            window = self._windows[first, batch] = _Window(self.session, self.kv, first=first, batch=batch)
         return window
 
     def _run(self, window: _Window, *, rows: int, options: Any) -> Logits:

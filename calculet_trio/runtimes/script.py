@@ -29,6 +29,7 @@ class ScriptedFault(Enum):
     BUSY = "busy"  # the device does not take the job; tried again, it may
     OUTPUT = "output"  # the job ends, its output is unusable
     HANG = "hang"  # the wait ends by its timeout
+    STUCK = "stuck"  # the wait never ends, whatever its timeout
     LOST = "lost"  # the wait ends at once, the device is gone
     RAISE = "raise"  # the runtime itself breaks
 

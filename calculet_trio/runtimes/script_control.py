@@ -66,6 +66,11 @@ class Gates:
             self._changed.wait_for(lambda: self._open, min(seconds, timeout_s))
         return seconds <= timeout_s
 
+    def wait_for_opening(self) -> None:
+        """Block until all is opened: for ever, in a process that does not close its runtime."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open)
+
     def state(self) -> dict[str, int]:
         with self._changed:
             return dict(self._counters)

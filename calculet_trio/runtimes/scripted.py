@@ -140,6 +140,9 @@ class ScriptedRuntime:
             case ScriptedFault.HANG:
                 self.gates.sleep(timeout_s, timeout_s)
                 return Unknown(FaultReason.TIMEOUT)
+            case ScriptedFault.STUCK:
+                self.gates.wait_for_opening()
+                return Unknown(FaultReason.TIMEOUT)
             case ScriptedFault.OUTPUT:
                 return Finished(None, failed=FaultReason.OUTPUT_ERROR)
         tokens = [self._next_token(work) for work in job.lanes]

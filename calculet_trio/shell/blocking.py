@@ -19,8 +19,9 @@ class BlockingRunner(Protocol):
     async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """Run ``call`` while ``limiter`` has room.
 
-        **Cancellation**: atomic. Cancelled before the call began, or not at all: a device call is never
-        abandoned.
+        **Cancellation**: may lose the call: its thread is left behind, and its outcome goes nowhere. Hence
+        `calculet_trio.shell.drain` alone calls this, where nothing cancels but the bound past which the outcome
+        is Unknown anyway. ``limiter`` stays taken until the thread returns.
         """
 
 
@@ -29,4 +30,4 @@ class ThreadRunner:
 
     async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """See `BlockingRunner.run`."""
-        return await trio.to_thread.run_sync(call, limiter=limiter)
+        return await trio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)

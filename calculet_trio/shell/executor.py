@@ -8,7 +8,8 @@ Source: SPEC section 9 (S §3, §14).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -19,14 +20,19 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.effects import AllocateSequence, ReleaseSequence, SubmitJob
 from calculet_trio.core.events import Event, FaultReason, LaneResult
 from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import Allocated, Finished, NotAllocated, NotSubmitted, Runtime, Unknown
 from calculet_trio.shell.blocking import BlockingRunner
-from calculet_trio.shell.drain import submit_and_drain
+from calculet_trio.shell.drain import see_through, submit_and_drain
 
 T = TypeVar("T")
 
 _LANES_AT_MOST = 1024
 """Bound of the control channel: a lane has at most one allocation or release under way."""
+_KV_CALL_S = 60.0
+"""An allocation or a release answers at once, by the port's contract; one that has not by then never will."""
+LOAD_CALL_S = 900.0
+"""Configuring 18 GB from a slow disk takes minutes; a call that takes longer than this is stuck."""
 
 Settle = Callable[[Job, Finished], tuple[LaneResult, ...]]
 
@@ -38,10 +44,13 @@ class JobTimeout:
     Args:
         base_s: for the shortest job.
         per_token_s: added for each token that the job appends.
+        overrun_s: on top of it, for a runtime to keep to its timeout and for sampling; a runtime that takes
+            longer is stuck, and its thread is left behind.
     """
 
     base_s: float = 60.0
     per_token_s: float = 0.05
+    overrun_s: float = 5.0
 
     def of(self, job: Job) -> float:
         return self.base_s + self.per_token_s * sum(len(work.tokens) for work in job.lanes)
@@ -58,6 +67,7 @@ class DeviceExecutor:
         runner: how blocking calls run.
         timeout: the bound of a job.
         on_timing: told of each finished job: its seconds on the device, and from submission to outcome.
+        on_stuck: told when a call beside the jobs did not return: the device is lost.
     """
 
     def __init__(
@@ -70,6 +80,7 @@ class DeviceExecutor:
         runner: BlockingRunner,
         timeout: JobTimeout,
         on_timing: Callable[[Job, float | None, float], None],
+        on_stuck: Callable[[FaultReason], None],
     ) -> None:
         self._runtime = runtime
         self._settle = settle
@@ -77,10 +88,13 @@ class DeviceExecutor:
         self._runner = runner
         self._timeout = timeout
         self._on_timing = on_timing
+        self._on_stuck = on_stuck
         # At most one job waits for an engine, since the core gives it the next one when the last has ended.
         self._jobs = {engine: trio.open_memory_channel[Job](1) for engine in engines}
         self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence](_LANES_AT_MOST)
         self._control_limiter = trio.CapacityLimiter(1)
+        self._control_turn = trio.Lock()  # waited for outside the shield, so that the limiter is free inside it
+        self._bounds_s: dict[str, float] = {}
 
     # ---- effects --------------------------------------------------------------------------------
 
@@ -91,6 +105,11 @@ class DeviceExecutor:
     def control(self, effect: AllocateSequence | ReleaseSequence) -> None:
         """Queue a KV call; never waits."""
         self._control[0].send_nowait(effect)
+
+    @property
+    def bounds_s(self) -> Mapping[str, float]:
+        """For each call that is under way: the moment, monotonic, at which it will have ended or is stuck."""
+        return self._bounds_s
 
     # ---- tasks ----------------------------------------------------------------------------------
 
@@ -107,22 +126,31 @@ class DeviceExecutor:
     async def call(self, call: Callable[[], T]) -> T:
         """One blocking call to the device beside its jobs (load phases, memory, status).
 
-        **Cancellation**: atomic.
+        Raises:
+            calculet_trio.errors.DeviceLost: it did not return within `LOAD_CALL_S`.
+
+        **Cancellation**: drains.
         """
-        return await self._runner.run(call, self._control_limiter)
+        answer = await self._control_call(call, bound_s=LOAD_CALL_S)
+        if isinstance(answer, Unknown):
+            raise DeviceLost(f"a call to the device did not return within {LOAD_CALL_S:g} s")
+        return answer
 
     async def _run_engine(self, engine: EngineId) -> None:
         limiter = trio.CapacityLimiter(1)
         async for job in self._jobs[engine][1]:
-            outcome = await submit_and_drain(
-                self._runtime,
-                engine,
-                job,
-                timeout_s=self._timeout.of(job),
-                read_out=partial(self._read_out, job),
-                runner=self._runner,
-                limiter=limiter,
-            )
+            timeout_s = self._timeout.of(job)
+            with self._bounded(f"engine {engine.value}", timeout_s + self._timeout.overrun_s):
+                outcome = await submit_and_drain(
+                    self._runtime,
+                    engine,
+                    job,
+                    timeout_s=timeout_s,
+                    overrun_s=self._timeout.overrun_s,
+                    read_out=partial(self._read_out, job),
+                    runner=self._runner,
+                    limiter=limiter,
+                )
             self._post(_as_event(job, outcome))
 
     def _read_out(self, job: Job, finished: Finished, taken_s: float) -> FaultReason | tuple[LaneResult, ...]:
@@ -135,7 +163,26 @@ class DeviceExecutor:
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:
-            self._post(await self._runner.run(partial(self._kv_call, effect), self._control_limiter))
+            answer = await self._control_call(partial(self._kv_call, effect), bound_s=_KV_CALL_S)
+            if not isinstance(answer, Unknown):  # else its lane stays as it is: nobody knows what it holds
+                self._post(answer)
+
+    async def _control_call(self, call: Callable[[], T], *, bound_s: float) -> T | Unknown:
+        async with self._control_turn:
+            with self._bounded("device call", bound_s):
+                answer = await see_through(call, bound_s=bound_s, runner=self._runner, limiter=self._control_limiter)
+        if isinstance(answer, Unknown):
+            self._on_stuck(answer.reason)
+        return answer
+
+    @contextmanager
+    def _bounded(self, name: str, bound_s: float) -> Iterator[None]:
+        """Show in `bounds_s` that a call is under way."""
+        self._bounds_s[name] = trio.current_time() + bound_s
+        try:
+            yield
+        finally:
+            del self._bounds_s[name]
 
     def _kv_call(self, effect: AllocateSequence | ReleaseSequence) -> Event:
         return self._allocate(effect) if isinstance(effect, AllocateSequence) else self._release(effect)

@@ -1,6 +1,6 @@
 """The nursery tree: what lives inside what, and in which order it ends.
 
-    daemon            signals
+    daemon            signals, notify
     └ device plane    loop
       └ executor      engines, KV calls
         └ generations load
@@ -42,6 +42,8 @@ from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loop import CoreLoop
 from calculet_trio.shell.model_manager import ModelManager, ModelSource
+from calculet_trio.shell.notify import Notifier
+from calculet_trio.shell.progress import Progress
 from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.shell.service import Service
 
@@ -101,10 +103,12 @@ async def run(daemon: Daemon, *, signals: bool = True) -> None:
     **Cancellation**: drains jobs that were submitted; streams are cut.
     """
     device = await trio.to_thread.run_sync(daemon.runtime.open)
+    house = _House(daemon, device)
     try:
-        await _House(daemon, device).live(signals=signals)
+        await house.live(signals=signals)
     finally:
-        daemon.runtime.close()
+        if not house.is_lost:  # else a call may still be out there: nothing it uses may be freed
+            daemon.runtime.close()
 
 
 class _House:
@@ -129,6 +133,7 @@ class _House:
             runner=daemon.runner,
             timeout=daemon.job_timeout,
             on_timing=daemon.metrics.job_finished,
+            on_stuck=self._lose_device,
         )
         self._desk = FrontDesk(
             post=post,
@@ -138,11 +143,19 @@ class _House:
             aliases=(daemon.source.alias,),
         )
         self._models = ModelManager(daemon.runtime, call=self._executor.call, post=post, desk=self._desk)
+        self._progress = Progress(self._loop, self._executor, self._models)
+        self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot)
+
+    @property
+    def is_lost(self) -> bool:
+        """A device call's fate is unknown: the device belongs to whatever that call still does."""
+        return self._lost is not None
 
     async def live(self, *, signals: bool) -> None:
         try:
             async with trio.open_nursery() as daemon:
+                daemon.start_soon(self._notifier.run)
                 if signals:
                     daemon.start_soon(self._watch_signals)
                 async with trio.open_nursery() as device_plane:
@@ -157,6 +170,7 @@ class _House:
                 daemon.cancel_scope.cancel()
         finally:
             self._desk.close()
+            self._notifier.close()
         if self._lost is not None:
             raise DeviceLost(
                 f"a device job's fate is unknown ({self._lost.value}); only a new process may use the device",
@@ -170,11 +184,11 @@ class _House:
             generations.start_soon(self._load, port)
             await self._begun_stopping.wait()
             http.cancel_scope.deadline = trio.current_time() + self._grace_s() + _FAREWELL_S
-        if self._lost is None:
-            await self._drained.wait()
+        await self._drained.wait()
 
     async def _load(self, port: int) -> None:
         await self._models.load(self._daemon.source)
+        self._notifier.ready(f"serving {self._daemon.source.alias} on port {port}")
         self._daemon.on_ready(port)
 
     async def _watch_signals(self) -> None:
@@ -184,9 +198,22 @@ class _House:
                 _log.info("signal", name=signal.Signals(number).name, again=again)
                 self._begin_drain(0.0 if again else self._daemon.drain_s)
 
-    def _begin_drain(self, within_s: float) -> None:
+    def _begin_drain(self, within_s: float, status: str = "letting open replies end") -> None:
         self._loop.post(DrainBegan(trio.current_time() + within_s))
+        self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
+
+    def _lose_device(self, reason: FaultReason) -> None:
+        """Tell everybody and leave: only a new process may use the device, and this one waits for it no more."""
+        self._lost = reason
+        self._drained.set()
+        self._begin_drain(0.0, f"leaving: the fate of a device call is unknown ({reason.value})")
+
+    def _load_status(self) -> str:
+        step = self._models.step
+        if step is None:
+            return f"loading {self._daemon.source.alias}"
+        return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
 
     def _grace_s(self) -> float:
         return self._daemon.drain_s if self._lost is None else 0.0
@@ -203,8 +230,7 @@ class _House:
                 self._executor.control(effect)
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
-                self._lost = reason
-                self._begin_drain(0.0)
+                self._lose_device(reason)
             case Drained():
                 self._drained.set()
             case _:

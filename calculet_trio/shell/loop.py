@@ -35,11 +35,17 @@ class CoreLoop:
         self._perform = perform
         self._inbox: deque[Event] = deque()
         self._wake = trio.Event()
+        self.rounds = 0
+        """How many rounds have been completed since the start: proof that decisions are being made."""
 
     def post(self, event: Event) -> None:
         """Tell the core; it will hear of it in the loop's next round. From the trio thread only."""
         self._inbox.append(event)
         self._wake.set()
+
+    def nudge(self) -> None:
+        """Ask for a round, even if nothing has happened."""
+        self.post(TimePassed())
 
     def snapshot(self) -> CoreSnapshot:
         """The core's counts as they are now; never waits."""
@@ -53,6 +59,7 @@ class CoreLoop:
         while True:
             self._wake = trio.Event() if self._wake.is_set() else self._wake
             self._round(trio.current_time())
+            self.rounds += 1
             wakeup_s = self._core.next_wakeup()
             with trio.CancelScope(deadline=inf if wakeup_s is None else wakeup_s) as nap:
                 await self._wake.wait()

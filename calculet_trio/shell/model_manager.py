@@ -6,10 +6,11 @@ Source: SPEC section 8 (S §10–§12).
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import structlog
@@ -27,6 +28,15 @@ from calculet_trio.shell.service import ServedModel
 from calculet_trio.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
+
+LOAD_STEP_S = 3600.0
+"""Hashing and configuring 18 GB from a slow disk takes minutes; a step that takes longer than this stands still."""
+
+_DOING: Final = {
+    GenerationEvent.VALIDATE: "checking the package of",
+    GenerationEvent.CONFIGURE: "configuring",
+    GenerationEvent.WARM: "warming up and proving",
+}
 
 _log = structlog.get_logger(__name__)
 
@@ -58,8 +68,29 @@ class ModelSource:
     meta: Mapping[str, Any]
 
 
+@attrs.frozen
+class LoadStep:
+    """A step of a load that is under way.
+
+    Args:
+        doing: what, and with which model, for people.
+        began_s: when, monotonic.
+    """
+
+    doing: str
+    began_s: float
+
+    @property
+    def bound_s(self) -> float:
+        """The moment past which the step stands still."""
+        return self.began_s + LOAD_STEP_S
+
+
 class ModelManager:
     """Loads generations on one device.
+
+    Attributes:
+        step: of the load that is under way; None while none is.
 
     Args:
         runtime: the device.
@@ -81,6 +112,7 @@ class ModelManager:
         self._post = post
         self._desk = desk
         self._loaded = 0
+        self.step: LoadStep | None = None
 
     async def load(self, source: ModelSource) -> None:
         """Validate, configure, warm and publish one generation.
@@ -134,27 +166,18 @@ class ModelManager:
         self._desk.publish(model, prompts)
         self._post(GenerationAdvanced(generation, source.alias, GenerationEvent.PUBLISH, shape))
 
-    def _step(self, generation: GenerationId, alias: str, event: GenerationEvent) -> _LoadStep:
-        return _LoadStep(self._post, generation, alias, event)
-
-
-class _LoadStep:
-    """Announces a load phase to the core; a failure in it makes the generation Failed."""
-
-    def __init__(
-        self, post: Callable[[Event], None], generation: GenerationId, alias: str, event: GenerationEvent
-    ) -> None:
-        self._post = post
-        self._generation = generation
-        self._alias = alias
-        self._event = event
-
-    def __enter__(self) -> None:
-        self._post(GenerationAdvanced(self._generation, self._alias, self._event))
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._post(GenerationAdvanced(self._generation, self._alias, GenerationEvent.GIVE_UP))
+    @contextmanager
+    def _step(self, generation: GenerationId, alias: str, event: GenerationEvent) -> Iterator[None]:
+        """Announce a load phase to the core; a failure in it makes the generation Failed."""
+        self._post(GenerationAdvanced(generation, alias, event))
+        self.step = LoadStep(f"{_DOING[event]} {alias}", trio.current_time())
+        try:
+            yield
+        except BaseException:
+            self._post(GenerationAdvanced(generation, alias, GenerationEvent.GIVE_UP))
+            raise
+        finally:
+            self.step = None
 
 
 def _check_masks(shape: ModelShape) -> None:

@@ -138,7 +138,7 @@ def main() -> None:
     if settings is None:
         return
     # The parent kills at the limit. Should it have died itself, the alarm's default action ends this process.
-    orphan_s = 2 * settings["time_s"] + 1
+    orphan_s = settings["time_s"] + 1
     _limit_resources(settings["memory_bytes"])
     signal.setitimer(signal.ITIMER_REAL, orphan_s)
     templates: list[ChatTemplate] = []

@@ -16,6 +16,8 @@ from calculet_trio.api.settings import ApiSettings, ConnectionLimits
 from tests.api.fake_service import FakeService
 from tests.api.wire import Answer, Wire, post
 
+LINGER_S = 2.0
+
 
 @attrs.define
 class Server:
@@ -63,7 +65,7 @@ def metrics(accept: str) -> tuple[bytes, str]:
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    return ApiSettings(connection=ConnectionLimits(linger_s=0.5, graceful_s=5))
+    return ApiSettings(connection=ConnectionLimits(linger_s=LINGER_S, graceful_s=5))
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ async def test_an_upgrade_to_http2_is_not_taken_up(server: Server) -> None:
 async def test_what_is_no_request_of_ours_is_refused_in_our_shape_and_closed(
     server: Server, raw: bytes, status: int
 ) -> None:
+    """CHOICES.md: B36; CHOICES.md: B64."""
     wire = await server.connect()
     answer = await wire.answer(raw)
     assert answer.status == status
@@ -88,6 +89,7 @@ async def test_the_absolute_form_of_a_target_is_taken(server: Server, target: st
 
 
 async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    """CHOICES.md: B44."""
     texts = iter("abc")
     server.service.script = lambda request: said(next(texts))
     wire = await server.connect()

@@ -261,6 +261,7 @@ async def test_metrics_come_in_the_format_that_accept_names(server: Server) -> N
 
 
 async def test_without_configured_origins_no_page_may_call(server: Server) -> None:
+    """CHOICES.md: B37."""
     answer = await server.ask(get("/health", "Origin: http://o"))
     assert not [name for name in answer.headers if name.startswith("access-control")]
 

@@ -22,6 +22,8 @@ from calculet_trio.errors import PackageError
 from calculet_trio.packages.build_options import BuildOptions, Progress
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
+from tests.models import TinyModel
+from tests.packages.fake_hub import running_hub
 from tests.packages.tiny_package import write_package
 
 RUN_S = 120
@@ -263,3 +265,35 @@ def test_a_signal_during_a_build_leaves_nothing(
     assert process.returncode == code
     assert "Traceback" not in shown
     assert [path.name for path in store.root.iterdir()] == [".lock"]
+
+
+# ---- the whole way, with the real builder and the CPU runtime ---------------------------------------------------
+
+
+def test_a_tiny_model_comes_from_a_hub_into_the_store(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = TinyModel().write(tmp_path / "tiny.gguf").read_bytes()
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.add("someone/tiny/Tiny.gguf", model)
+        small = ("--lanes", "2", "--max-seq", "64")
+        shown = json.loads(answer(capsys, "pull", "hf:someone/tiny/Tiny.gguf", *small, "--json"))
+        assert shown == {"name": "tiny", "directory": str(store.root / "tiny"), "made": True}
+        assert "was there already" in answer(capsys, "pull", "hf:someone/tiny/Tiny.gguf", *small)
+        assert "--force" in answer(capsys, "pull", "hf:someone/tiny/Tiny.gguf", code=78), "other lanes were asked for"
+    manifest = Manifest.load(store.only())
+    assert manifest.golden is not None
+    assert manifest.source.sha256 == hashlib.sha256(model).hexdigest()
+    assert [profile.compiled_batch for profile in manifest.shape().decode] == [1, 2]
+    assert answer(capsys, "verify") == "tiny: whole\n"
+
+
+def test_an_architecture_that_cannot_be_built_is_named(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = TinyModel(family="gemma3").write(tmp_path / "gemma.gguf")
+    shown = answer(capsys, "pull", str(path), code=78)
+    assert "gemma3" in shown
+    assert "llama, qwen3" in shown
+    assert store.names() == ()

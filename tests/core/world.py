@@ -73,6 +73,7 @@ class World:
         self.sound = True
         self._drain_deadline_s: float | None = None
         self._pausing = False
+        self._reserved: dict[LaneId, int] = {}
         if published:
             self.load()
 
@@ -155,10 +156,8 @@ class World:
 
     def allocate(self, request: RequestId) -> None:
         asked = self.allocations.pop(request)
-        if asked.lane not in self.device.lost:
-            sequence = self.device.allocate(asked.lane)
-        else:
-            sequence = SequenceId(-request)  # an answer from before the device was lost
+        is_late = asked.lane in self.device.lost  # an answer from before the device was lost
+        sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
         self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
 
     def refuse_allocation(self, request: RequestId) -> None:
@@ -168,7 +167,14 @@ class World:
     def finish(
         self, job: JobId, *, stop: Collection[RequestId] = (), fail: Collection[RequestId] = (), mute: bool = False
     ) -> None:
-        """The job's tokens are written and sampled; ``stop`` and ``fail`` name lanes that end, ``mute`` loses the results."""
+        """The job's tokens are written and sampled.
+
+        Args:
+            job: which.
+            stop: whose reply comes to its natural end.
+            fail: whose lane fails by itself.
+            mute: the results got lost on their way.
+        """
         ended = self._end(job, written=True)
         results = []
         expected = []
@@ -289,6 +295,7 @@ class World:
         assert all(effect.lane != other.lane for other in self.allocations.values()), "one allocation a lane"
         self.device.expect_empty(effect.lane)
         self.allocations[effect.request] = effect
+        self._reserved[effect.lane] = effect.tokens
 
     def _begin_job(self, effect: SubmitJob) -> None:
         job = effect.job
@@ -298,9 +305,7 @@ class World:
         for work in job.lanes:
             stream = self.streams[work.request]
             assert stream.is_open, "no work for a request that has ended"
-            assert self.device.content[work.lane] == stream.written, (
-                "the lane holds this request's tokens and no others"
-            )
+            assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
             expected = stream.prompt if isinstance(job, PrefillJob) else (stream.tokens[-1],)
             assert tuple(work.tokens) == expected
         assert isinstance(job, DecodeJob) or not self.streams[job.work.request].tokens, "one prefill a request"
@@ -334,6 +339,13 @@ class World:
             assert not self.open_streams
             assert not self.jobs
             assert not self.releases or not self.device.busy, "drained means that every lane's answer has come"
+
+    def can_hold(self, stream: Stream) -> bool:
+        """Whether the budgets hold the request once all lanes are free that can be; lost ones stay charged."""
+        budgets, tokens = self.policy.admission, len(stream.prompt) + stream.granted
+        lost_tokens = sum(self._reserved.get(lane, 0) for lane in self.device.lost)
+        fits = budgets.max_kv_tokens is None or lost_tokens + tokens <= budgets.max_kv_tokens
+        return fits and len(self.device.lost) < (budgets.max_sequences or self.shape.lanes)
 
     @property
     def lanes_alive(self) -> list[LaneId]:

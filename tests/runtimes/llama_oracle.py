@@ -23,27 +23,41 @@ class LlamaOracle:
         self._whole_token = whole_token
         self._vocab_size = vocab_size
 
-    def logprobs(self, tokens: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Log-probability of every token after ``tokens``; NaN where the server names none."""
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of ``text`` as it is."""
+        answer = self._ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})
+        ids: list[int] = answer["tokens"]
+        return ids
+
+    def logprobs(self, tokens: Sequence[int], *, likeliest: int | None = None) -> npt.NDArray[np.float64]:
+        """Log-probability of what may follow ``tokens``; NaN where the server names none.
+
+        Args:
+            tokens: the prompt.
+            likeliest: how many tokens to ask for (all of a large vocabulary take seconds); None for all.
+        """
         # The server drops the entry of a token that is half a character: force one that is whole. The
         # probabilities it reports are those before the bias.
         force = [[self._whole_token, 1e6]]
-        answer = self._complete(tokens, n_predict=1, n_probs=self._vocab_size, logit_bias=force)
+        answer = self._complete(tokens, n_predict=1, n_probs=likeliest or self._vocab_size, logit_bias=force)
         row = np.full(self._vocab_size, np.nan)
         for entry in answer["completion_probabilities"][0]["top_logprobs"]:
             row[entry["id"]] = entry["logprob"]
         return row
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The ``count`` tokens that follow, likeliest first at every step."""
+        """At most ``count`` tokens that follow, the likeliest at every step; an end token ends them."""
         answer = self._complete(tokens, n_predict=count, return_tokens=True)
         ids: list[int] = answer["tokens"]
         return ids
 
     def _complete(self, tokens: Sequence[int], **fields: object) -> dict:
-        body = {"prompt": list(tokens), "temperature": 0.0, "cache_prompt": True, "ignore_eos": True, **fields}
+        body = {"prompt": list(tokens), "temperature": 0.0, "cache_prompt": True, **fields}
+        return self._ask("/completion", body)
+
+    def _ask(self, path: str, body: dict) -> dict:
         request = urllib.request.Request(
-            f"{self._address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self._address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             found: dict = json.load(answer)

@@ -15,6 +15,7 @@ from calculet_trio.core.jobs import EngineId
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId, LaneId
 from calculet_trio.packages.manifest_parts import WeightForm
+from calculet_trio.runtimes import run_timer
 from calculet_trio.runtimes.host import HostRuntime
 from calculet_trio.runtimes.port import Finished, NotAllocated, Submitted, Ticket, Unknown
 from tests.models import TinyModel
@@ -144,7 +145,8 @@ def test_a_wait_without_time_is_unknown_and_commits_nothing(subject: Subject) ->
     subject.run(subject.prefill_job(0, sequence))
 
 
-def test_a_run_over_its_time_is_stopped(make_package: MakePackage, tmp_path: Path) -> None:
+def test_a_run_over_its_time_is_stopped(make_package: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_timer, "LOOK_S", 0.0005)
     slow = make_package(SLOW_MODEL, WeightForm.FP32)
     runtime = HostRuntime(threads=1)
     runtime.open()
@@ -159,8 +161,8 @@ def test_a_run_over_its_time_is_stopped(make_package: MakePackage, tmp_path: Pat
     runtime.close()
 
 
-SLOW_MODEL = TinyModel(layers=48, width=512, feed_forward=2048)
-"""Some hundred milliseconds for a prompt: several looks of the timer, many operators to stop between."""
+SLOW_MODEL = TinyModel(layers=24, width=256, feed_forward=512)
+"""Some ten milliseconds for a prompt: several looks of the timer, many operators to stop between."""
 
 
 def test_a_ticket_is_waited_for_once(subject: Subject) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp's tokenizer, through its own server: the oracle that nobody here wrote."""
+"""llama.cpp's tokenizer and chat template, through its own server: the oracle that nobody here wrote."""
 
 from __future__ import annotations
 
@@ -53,24 +53,32 @@ def write_tiny_model(path: Path, vocabulary: Mapping[str, Any]) -> None:
     writer.close()
 
 
-class LlamaTokenizer:
-    """``/tokenize`` of a running llama.cpp server."""
+class LlamaServer:
+    """The text side of a running llama.cpp server."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        body = {"content": text, "add_special": False, "parse_special": parse_special}
-        request = urllib.request.Request(
-            f"{self._address}/tokenize", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            ids: list[int] = json.load(answer)["tokens"]
+        answer = self._post("tokenize", content=text, add_special=False, parse_special=parse_special)
+        ids: list[int] = answer["tokens"]
         return ids
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        prompt: str = self._post("apply-template", messages=messages)["prompt"]
+        return prompt
+
+    def _post(self, path: str, **body: Any) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self._address}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:
+            answer: dict[str, Any] = json.load(reply)
+        return answer
 
 
 @contextmanager
-def serving(gguf_file: Path) -> Iterator[LlamaTokenizer]:
+def serving(gguf_file: Path) -> Iterator[LlamaServer]:
     """A llama.cpp server with the model, for as long as the block lasts."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="needs the check extra")
     params = xllamacpp.CommonParams()
@@ -79,6 +87,6 @@ def serving(gguf_file: Path) -> Iterator[LlamaTokenizer]:
     params.cpuparams.n_threads = 1
     server = xllamacpp.Server(params)
     try:
-        yield LlamaTokenizer(server.listening_address)
+        yield LlamaServer(server.listening_address)
     finally:
         del server

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calculet_trio.errors import InvalidRequest, PackageError
-from calculet_trio.text.bpe import PRE_TOKENIZERS, BpeTokenizer
+from calculet_trio.text.bpe import CONTROL_TOKEN, PRE_TOKENIZERS, BpeTokenizer
+from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.tokenizer import Segment, SpecialIds
 from tests.text import llama
 from tests.text.vocabularies import (
@@ -20,6 +21,7 @@ from tests.text.vocabularies import (
     SPECIAL_IDS,
     SPECIALS,
     THINK,
+    UNMERGED_WORDS,
     crossing_vocabulary,
     tiny_vocabulary,
 )
@@ -57,7 +59,8 @@ def random_texts(count: int) -> Iterator[str]:
 def crossing_texts(count: int) -> Iterator[str]:
     rng = random.Random(20261130)
     for _ in range(count):
-        yield "".join(rng.choice(CROSSING_CHARACTERS) for _ in range(rng.randint(1, 24)))
+        pieces = [*CROSSING_CHARACTERS, *UNMERGED_WORDS]
+        yield "".join(rng.choice(pieces) for _ in range(rng.randint(1, 24)))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_every_pre_tokenizer_cuts_words_where_llama_cpp_does(pre: str, tmp_path:
     tokenizer = BpeTokenizer.from_vocabulary(vocabulary, SpecialIds())
     llama.write_tiny_model(tmp_path / "tiny.gguf", vocabulary)
     with llama.serving(tmp_path / "tiny.gguf") as oracle:
-        for text in [*ODD_TEXTS, *crossing_texts(1000), THINK, f"a{THINK}b"]:
+        for text in [*ODD_TEXTS, *crossing_texts(1000), THINK, f"a{THINK}b", *UNMERGED_WORDS]:
             assert tokenizer.encode(text) == oracle.encode(text), repr(text)
 
 
@@ -143,6 +146,23 @@ def test_special_tokens_are_parsed_where_asked_for(pieces: list[str]) -> None:
     ids = TINY.encode(text, parse_special=True)
     assert TINY.decode(ids) == text
     assert sum(map(TINY.is_special, ids)) == sum(text.count(special) for special in SPECIALS)
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_a_special_token_that_looks_like_a_word_is_none_to_text(pre: str) -> None:
+    vocabulary = tiny_vocabulary(pre=pre)
+    vocabulary["tokens"].append("secret")
+    vocabulary["token_types"].append(CONTROL_TOKEN)
+    tokenizer = BpeTokenizer.from_vocabulary(vocabulary, SPECIAL_IDS)
+    assert tokenizer.decode(tokenizer.encode("a secret secret")) == "a secret secret"
+    assert not any(map(tokenizer.is_special, tokenizer.encode("secret")))
+
+
+def test_special_tokens_are_found_wherever_a_search_window_ends() -> None:
+    tokenizer = ByteTokenizer(specials=("<|end|>", "<|end|><|more|>"))
+    for before in range((1 << 16) - 20, (1 << 16) + 20):
+        ids = tokenizer.encode("a" * before + "<|end|><|more|>b<|end|>", parse_special=True)
+        assert ids[before:] == [257, ord("b"), 256]
 
 
 def test_a_prompt_is_one_text_between_special_tokens() -> None:

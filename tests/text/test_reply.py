@@ -13,7 +13,7 @@ from calculet_trio.text.params import Output, ReplyParams, SamplingParams, Token
 from calculet_trio.text.reply import ReplyStream
 
 EXTRA = [b"Hi", b"\nUs", b"er", b": x", b"four, fi", b"ve, six", b"\xf0\x9f", b"\x98\xb8", b" ok", b"ab", b"<|im_"]
-EXTRA += [b"more", b"user", b"end|>", b"\xff", b"\xc3"]
+EXTRA += [b"more", b"user", b"end|>", b"\xff", b"\xc3", b""]
 TOKENIZER = ByteTokenizer(EXTRA)
 START, END, EOS = (TOKENIZER.special_id(text) for text in BYTE_SPECIALS)
 GREEDY = SamplingParams(temperature=0)
@@ -120,7 +120,7 @@ def test_every_shown_token_has_one_entry_in_order_with_what_shows_it(
     outputs, count, _ = run(tokens, asking)
     assert [output.text for output in outputs] == [output.text for output in run(tokens, plain)[0]]
     entries: list[TokenLogprob] = [entry for output in outputs for entry in output.logprobs]
-    visible = [token for token in tokens[:count] if not TOKENIZER.is_special(token)]
+    visible = [token for token in tokens[:count] if not TOKENIZER.is_special(token) and TOKENIZER.token_bytes(token)]
     assert [entry.token for entry in entries] == visible[: len(entries)]
     assert all(entry.text_bytes == TOKENIZER.token_bytes(entry.token) for entry in entries)
     assert all(len(entry.top) == top for entry in entries)

@@ -133,6 +133,15 @@ def test_tokens_come_as_often_as_they_should(size: int, params: SamplingParams) 
     assert statistic < classes + 5 * np.sqrt(2 * classes)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_last_chance_falls_on_a_possible_token(seed: int) -> None:
+    row = (np.random.default_rng(seed).standard_normal(1000) * 2).astype(np.float32)
+    row[-40:] = -INF
+    for params in (SamplingParams(), SamplingParams(top_p=0.9999), SamplingParams(top_k=990)):
+        chosen = Sampler(params, prompt=(), vocab_size=1000, generator=Fixed(1 - 2**-53)).choose(row)
+        assert np.isfinite(row[chosen])
+
+
 def test_greedy_is_the_likeliest_and_draws_nothing() -> None:
     row = row_of(1, 5, 5, 2)
     for temperature in (0.0, 1e-40, 1e-6):
@@ -183,8 +192,10 @@ def test_bias_and_penalties_against_their_definition(params: SamplingParams, pro
         logits = adjusted(row, params, prompt, generated)
         best, second = np.sort(logits)[::-1][:2]
         assume(best - second > 1e-4)
+        before = row.copy()
         token = choice.choose(row)
         assert token == logits.argmax()
+        assert np.array_equal(row, before), "the row is the engine's"
         generated.append(token)
 
 

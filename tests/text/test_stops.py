@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from calculet_trio.text.stops import StopMatcher
 
-ALPHABET = st.text("ab<é", max_size=5)
-STOPS = st.lists(st.text("ab<é", min_size=1, max_size=4), max_size=4)
+ALPHABET = st.text("ab<é", max_size=5) | st.text("ab", max_size=12)
+STOPS = st.lists(st.text("ab<é", min_size=1, max_size=4) | st.text("ab", min_size=5, max_size=9), max_size=4)
 
 
 def shown(stops: list[str], *pieces: bytes) -> tuple[list[bytes], bool]:
@@ -36,6 +36,7 @@ def cut(text: bytes, stops: list[str]) -> bytes:
         (["five"], [b"four, fi", b"ve, six", b","], b"four, "),
         (["é"], [b"a\xc3", b"\xa9\xf0\x9f", b"\x98\xb8"], b"a"),
         (["aab"], [b"aaab"], b"a"),
+        (["aabaaaa"], [b"aabaaab", b"aaaa"], b"aaba"),
         (["bc", "abcd"], [b"abcd"], b"a"),
         (["c", "abc"], [b"ab", b"c"], b""),
     ],

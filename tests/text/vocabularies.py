@@ -27,6 +27,9 @@ def tiny_vocabulary(*merges: str, pre: str = "smollm", absent: str = "") -> dict
 CROSSING_CHARACTERS = ["a", "B", "s", "S", "l", "L", "1", "2", "!", ".", "$", "'", "_", " ", "\n", "\r", "\t"]
 CROSSING_CHARACTERS += ["é", "²", "٣", "\u3000", "\u00a0", "–", "日"]
 
+UNMERGED_WORDS = ["aBs", " aBs", "!.$"]
+"""Tokens that no merges lead to: only where whole words come first are they ever used."""
+
 
 def crossing_vocabulary(pre: str) -> dict[str, Any]:
     """Merges of any two of the characters above: every place where a text is cut into words shows in its ids."""
@@ -39,7 +42,11 @@ def crossing_vocabulary(pre: str) -> dict[str, Any]:
             whole += part
         spelled.append(whole)
     merges |= dict.fromkeys(f"{left} {right}" for left in spelled for right in spelled)
-    return tiny_vocabulary(*merges, pre=pre)
+    vocabulary = tiny_vocabulary(*merges, pre=pre)
+    for word in UNMERGED_WORDS:
+        vocabulary["tokens"].append(word.replace(" ", "Ġ"))
+        vocabulary["token_types"].append(1)
+    return vocabulary
 
 
 def _spelling(byte: int) -> str:

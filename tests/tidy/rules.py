@@ -22,9 +22,7 @@ CORE_MAY_IMPORT = frozenset(
 )
 """Data and arithmetic. Not ``time``, ``random``, ``threading``, ``logging``, ``socket``, ``os``, ``io``, ``trio``."""
 
-WORTHLESS_NAMES = frozenset(
-    {"utils", "util", "helpers", "helper", "common", "misc", "tools", "manager2", "base", "stuff"}
-)
+WORTHLESS_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "manager2", "base", "stuff"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The machine under the service: memory, and the account that it runs as."""

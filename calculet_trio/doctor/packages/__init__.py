@@ -1,0 +1,1 @@
+"""The model packages of this machine."""

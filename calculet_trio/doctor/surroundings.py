@@ -1,0 +1,51 @@
+"""Everything that checks look at, so that each can be shown a machine that is not this one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from calculet_trio.doctor.account import Account
+from calculet_trio.doctor.host_tree import HostTree
+from calculet_trio.doctor.installation import Installation
+from calculet_trio.packages.store import Store
+
+
+def free_bytes_at(path: Path) -> int:
+    """What an unprivileged account may still write where ``path`` is, or will be made."""
+    return shutil.disk_usage(nearest_existing(path)).free
+
+
+def nearest_existing(path: Path) -> Path:
+    """``path``, or the closest directory above it that is there."""
+    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+
+
+@attrs.frozen(kw_only=True)
+class Surroundings:
+    """The machine and the service as the checks see them.
+
+    Args:
+        tree: the host's files.
+        account: whose service it is.
+        store: the packages.
+        directories: where the service writes, by purpose.
+        environment: the variables that say where those are.
+        host: the address that the service listens on.
+        port: its port.
+        installation: the Python environment.
+        free_bytes: room on the disk of a path.
+    """
+
+    tree: HostTree
+    account: Account
+    store: Store
+    directories: Mapping[str, Path]
+    environment: Mapping[str, str]
+    host: str
+    port: int
+    installation: Installation = attrs.field(factory=Installation)
+    free_bytes: Callable[[Path], int] = free_bytes_at

@@ -1,0 +1,109 @@
+"""The daemon as a process of its own, over the scripted runtime, and its control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+START_S = 60
+STOP_S = 30
+
+SCRIPT: dict[str, Any] = {
+    "schema": "calculet-script/v1",
+    "model": "m",
+    "lanes": 4,
+    "profiles": [1, 4],
+    "context_tokens": 2048,
+    "replies": [
+        {"when": "emoji", "tokens": [{"bytes": "f09f"}, {"bytes": "98b8"}, {"bytes": "c3"}, {"bytes": "a9"}, " ok"]},
+        {"when": "lines", "tokens": ["a\u2028b", "\u2029c\u0085", "d\r\ne"]},
+        {"when": "stop me", "tokens": ["Hi", "\nUs", "er", ": x"]},
+        {"when": "gated", "tokens": [{"text": "one", "gate": "g"}, {"text": " two", "gate": "g"}]},
+        {"when": "endless", "tokens": ["x "], "afterwards": "repeat"},
+        {"when": "slowly", "tokens": [{"text": "x ", "delay_s": 0.02}], "afterwards": "repeat"},
+        {"when": "broken", "tokens": ["a", "b", {"text": "c", "fault": "output"}]},
+        {"tokens": ["Hello", " world"]},
+    ],
+}
+
+
+class Daemon:
+    """One process; ``base_url`` answers once it is ready."""
+
+    def __init__(self, directory: Path) -> None:
+        self._control = directory / "control.sock"
+        script = directory / "script.yaml"
+        script.write_text(yaml.safe_dump({**SCRIPT, "control": str(self._control)}))
+        command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()"]
+        command += ["serve", "--runtime", "scripted", "--script", str(script), "--port", "0", "--drain", "5"]
+        self._log = (directory / "stderr.log").open("w+")
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            self.port = self._read_port()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _read_port(self) -> int:
+        assert self.process.stdout is not None
+        slow = threading.Timer(START_S, self.process.kill)  # ends the reading below
+        slow.start()
+        try:
+            for line in self.process.stdout:
+                if found := re.search(r"is ready on http://127\.0\.0\.1:(\d+)", line):
+                    return int(found[1])
+        finally:
+            slow.cancel()
+        raise AssertionError(f"the daemon did not start: {self.stderr()}")
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stderr(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()
+
+    def control(self, **command: Any) -> dict[str, int]:
+        """One command to the script; see ``runtimes/SCRIPTS.md``."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(self._control))
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            answer = json.loads(connection.makefile().readline())
+        assert answer.pop("ok"), (command, answer)
+        return answer
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(STOP_S)
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(STOP_S)
+        self._close()
+
+    def _close(self) -> None:
+        self._log.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

@@ -1,0 +1,85 @@
+"""Prefill: three classes, first come first served, one whole prompt a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from calculet_trio.core.policy import QueuePolicy
+from calculet_trio.core.prefill import PrefillScheduler
+from calculet_trio.core.profiles import PrefillProfile
+from calculet_trio.core.request import RequestEvent
+from calculet_trio.core.service_wheel import WorkKind
+from calculet_trio.ids import JobId
+from tests.core.shapes import GENERATION, admitted_request
+
+PROFILE = PrefillProfile("prefill", 64)
+SHORT = WorkKind.SHORT_PREFILL
+
+
+@pytest.fixture
+def scheduler() -> PrefillScheduler:
+    return PrefillScheduler(QueuePolicy(short_prefill_max_tokens=4, medium_prefill_max_tokens=8))
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "kind"),
+    [(1, "short"), (512, "short"), (513, "medium"), (4096, "medium"), (4097, "long"), (40_959, "long")],
+)
+def test_classes_end_where_the_specification_says(prompt_tokens: int, kind: str) -> None:
+    assert PrefillScheduler(QueuePolicy()).class_of(prompt_tokens) is WorkKind(kind)
+
+
+def test_nothing_is_available_where_nobody_waits(scheduler: PrefillScheduler) -> None:
+    assert scheduler.available() == []
+
+
+def test_each_class_is_available_once_somebody_is_in_it(scheduler: PrefillScheduler) -> None:
+    for lane, prompt_tokens in enumerate((9, 1, 2)):
+        scheduler.push(admitted_request(lane + 1, lane=lane, prompt_tokens=prompt_tokens))
+    assert scheduler.available() == [SHORT, WorkKind.LONG_PREFILL]
+
+
+def test_first_come_first_served_and_a_job_is_the_whole_prompt(scheduler: PrefillScheduler) -> None:
+    first, second = admitted_request(1, lane=2), admitted_request(2, lane=0)
+    scheduler.push(first)
+    scheduler.push(second)
+    job, request = scheduler.plan(SHORT, JobId(7), PROFILE)
+    assert request is first
+    assert (job.job, job.generation, job.profile, job.phase) == (7, GENERATION, PROFILE, "prefill")
+    assert job.lanes == (job.work,)
+    work = job.work
+    assert (work.request, work.sequence, work.lane, work.index, work.position) == (1, 101, 2, 0, 0)
+    assert tuple(work.tokens) == first.prompt
+    assert scheduler.plan(SHORT, JobId(8), PROFILE)[1] is second
+    assert scheduler.available() == []
+
+
+def test_what_the_device_refused_stays_in_front(scheduler: PrefillScheduler) -> None:
+    first, second = admitted_request(1, lane=0), admitted_request(2, lane=1)
+    scheduler.push(first)
+    scheduler.push(second)
+    scheduler.plan(SHORT, JobId(1), PROFILE)
+    scheduler.put_back(first)
+    assert scheduler.plan(SHORT, JobId(2), PROFILE)[1] is first
+
+
+def test_the_ended_are_let_go(scheduler: PrefillScheduler) -> None:
+    gone, stays, gone_too = (admitted_request(number, lane=number) for number in (1, 2, 3))
+    for request in (gone, stays, gone_too):
+        scheduler.push(request)
+    gone.advance(RequestEvent.CANCEL)
+    gone_too.advance(RequestEvent.FAIL)
+    assert scheduler.available() == [SHORT]
+    assert scheduler.plan(SHORT, JobId(1), PROFILE)[1] is stays
+    assert scheduler.available() == []
+
+
+def test_during_a_long_job_the_ended_do_not_pile_up(scheduler: PrefillScheduler) -> None:
+    head = admitted_request(1, lane=0)
+    scheduler.push(head)
+    for number in range(2, 2000):
+        passing = admitted_request(number, lane=1)
+        scheduler.push(passing)
+        passing.advance(RequestEvent.CANCEL)
+    assert len(scheduler._queues[SHORT]) <= 2
+    assert scheduler.plan(SHORT, JobId(1), PROFILE)[1] is head

@@ -1,0 +1,170 @@
+"""Checks of the groups Packages and Configuration, on a store and directories made for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+import pytest
+
+from calculet_trio.doctor.finding import Mark
+from calculet_trio.doctor.host_tree import HostTree
+from calculet_trio.doctor.packages import digests
+from calculet_trio.doctor.surroundings import Surroundings, free_bytes_at, nearest_existing
+from calculet_trio.packages import verification
+from tests.doctor.recorded import assert_found, found_by, surroundings
+from tests.packages.tiny_package import write_package
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Surroundings:
+    return surroundings(HostTree(tmp_path), tmp_path)
+
+
+def put(around: Surroundings, name: str) -> Path:
+    """A whole package in the store."""
+    directory = around.store.root / name
+    write_package(directory, name)
+    return directory
+
+
+def spoil(directory: Path) -> Path:
+    """Change a byte of one of its files, and not its size."""
+    file = next(path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != "manifest.json")
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(bytes(content))
+    return file
+
+
+# ---- store ----------------------------------------------------------------------------------------------
+
+
+def test_packages_are_named(around: Surroundings) -> None:
+    put(around, "one")
+    put(around, "two")
+    assert_found("store", around, Mark.OK, "2 packages: one, two")
+
+
+def test_an_empty_store_is_a_warning_that_says_how_to_fill_it(around: Surroundings) -> None:
+    assert_found("store", around, Mark.WARNING, "empty")
+    assert "package pull" in (found_by("store", around).todo or "")
+
+
+def test_a_manifest_that_cannot_be_read_is_a_failure(around: Surroundings) -> None:
+    put(around, "one")
+    (put(around, "two") / "manifest.json").write_text("{")
+    assert_found("store", around, Mark.FAILURE, "two")
+
+
+def test_a_package_without_golden_is_a_failure(around: Surroundings) -> None:
+    directory = around.store.root / "one"
+    attrs.evolve(write_package(directory, "one"), golden=None).save(directory)
+    assert_found("store", around, Mark.FAILURE, "one", "golden")
+
+
+def test_a_store_that_is_no_directory_is_a_failure(around: Surroundings) -> None:
+    around.store.root.write_text("a file")
+    assert_found("store", around, Mark.FAILURE, str(around.store.root))
+
+
+# ---- digests --------------------------------------------------------------------------------------------
+
+
+def test_whole_packages_are_well_and_an_empty_store_too(around: Surroundings) -> None:
+    assert_found("digests", around, Mark.OK, "no package")
+    put(around, "one")
+    assert_found("digests", around, Mark.OK, "1 package")
+
+
+def test_a_changed_byte_is_found(around: Surroundings) -> None:
+    directory = put(around, "one")
+    assert_found("digests", around, Mark.OK)
+    file = spoil(directory)
+    assert_found("digests", around, Mark.FAILURE, "one", file.name, "sha256")
+
+
+def test_damage_of_a_later_package_is_found_too(around: Surroundings) -> None:
+    put(around, "one")
+    spoil(put(around, "two"))
+    assert_found("digests", around, Mark.FAILURE, "'two'")
+
+
+def test_what_was_hashed_is_not_hashed_again(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(around, "one")
+    assert_found("digests", around, Mark.OK)
+    hashed: list[Path] = []
+    monkeypatch.setattr(verification, "sha256_of", lambda path, *_more: hashed.append(path))
+    assert_found("digests", around, Mark.OK)
+    assert hashed == []
+
+
+def test_too_much_to_hash_is_a_warning_that_names_the_command(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(around, "one")
+    monkeypatch.setattr(digests, "HASHING_S", -1.0)
+    assert_found("digests", around, Mark.WARNING, "one")
+    assert "package verify one" in (found_by("digests", around).todo or "")
+    around.store.check(around.store.root / "one", thorough=True)  # what that command does
+    assert_found("digests", around, Mark.OK)
+
+
+# ---- disk -----------------------------------------------------------------------------------------------
+
+
+def with_room(around: Surroundings, free_bytes: int) -> Surroundings:
+    return attrs.evolve(around, free_bytes=lambda _path: free_bytes)
+
+
+def test_room_is_told(around: Surroundings) -> None:
+    assert_found("disk", with_room(around, 123_000_000_000), Mark.OK, "123 GB free")
+
+
+def test_a_full_disk_is_a_failure(around: Surroundings) -> None:
+    assert_found("disk", with_room(around, 2**20 - 1), Mark.FAILURE, "nothing can be written")
+    assert_found("disk", with_room(around, 2**20), Mark.OK)
+
+
+def test_no_room_for_another_version_is_a_warning(around: Surroundings) -> None:
+    directory = around.store.root / "large"
+    manifest = write_package(directory, "large")
+    files = {name: attrs.evolve(record, size_bytes=2**30) for name, record in manifest.files.items()}
+    attrs.evolve(manifest, files=files).save(directory)
+    assert_found("disk", with_room(around, 2**30), Mark.WARNING, "large")
+    assert_found("disk", with_room(around, len(files) * 2**30), Mark.OK)
+
+
+def test_room_is_looked_for_where_a_directory_will_be_made(tmp_path: Path) -> None:
+    assert nearest_existing(tmp_path / "a" / "b") == tmp_path
+    assert free_bytes_at(tmp_path / "a" / "b") > 0
+
+
+# ---- directories ----------------------------------------------------------------------------------------
+
+
+def test_directories_that_can_be_made_are_well(around: Surroundings, tmp_path: Path) -> None:
+    assert_found("directories", around, Mark.OK, str(tmp_path / "downloads"))
+
+
+def test_a_file_in_the_way_is_a_failure(around: Surroundings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    directories = {"packages": tmp_path / "file" / "packages"}
+    assert_found("directories", attrs.evolve(around, directories=directories), Mark.FAILURE, "not a directory")
+
+
+def test_a_place_that_cannot_be_written_is_a_failure(
+    around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)  # root may write anywhere
+    assert_found("directories", around, Mark.FAILURE, "packages", "cannot be made")
+    (tmp_path / "packages").mkdir()
+    assert_found("directories", around, Mark.FAILURE, "packages", "is not writable")
+
+
+def test_a_relative_variable_is_told(around: Surroundings) -> None:
+    environment = {"XDG_DATA_HOME": "data", "XDG_CACHE_HOME": "/var/cache", "XDG_STATE_HOME": ""}
+    around = attrs.evolve(around, environment=environment)
+    assert_found("directories", around, Mark.WARNING, "XDG_DATA_HOME=data")
+    assert "XDG_CACHE_HOME" not in found_by("directories", around).seen
