@@ -8,7 +8,7 @@ from calculet_trio.core.policy import QueuePolicy
 from calculet_trio.core.prefill import PrefillScheduler
 from calculet_trio.core.profiles import PrefillProfile
 from calculet_trio.core.request import RequestEvent
-from calculet_trio.core.service_wheel import WorkKind
+from calculet_trio.core.turns import WorkKind
 from calculet_trio.ids import JobId
 from tests.core.shapes import GENERATION, admitted_request
 
