@@ -45,8 +45,7 @@ def create_app(service: Service, settings: ApiSettings, *, metrics: MetricsPage)
     app.url_map.merge_slashes = False
     app.register_blueprint(OpenAIRoutes(service, settings).blueprint())
     app.register_blueprint(LlamaRoutes(service, settings, metrics).blueprint())
-    app.register_error_handler(HTTPException, _http_exception)
-    app.register_error_handler(Exception, _exception)
+    app.register_error_handler(Exception, _told)
     _register_envelope(app, CrossOrigin(settings.cors_origins))
     return app
 
@@ -63,16 +62,11 @@ def _register_envelope(app: QuartTrio, cross_origin: CrossOrigin) -> None:
         return response
 
 
-async def _http_exception(error: HTTPException) -> Response:
-    headers = {}
-    if isinstance(error, MethodNotAllowed):
-        headers["Allow"] = ", ".join(sorted(error.valid_methods or ()))
-    return error_reply(plain(error.code or 500, headers=headers))
-
-
-async def _exception(error: Exception) -> Response:
+async def _told(error: Exception) -> Response:
+    """Whatever a handler raised, Quart's own pages included, in our shape."""
     if isinstance(error, HTTPException):
-        return await _http_exception(error)
+        methods = error.valid_methods if isinstance(error, MethodNotAllowed) else None
+        return error_reply(plain(error.code or 500, headers={"Allow": ", ".join(sorted(methods))} if methods else {}))
     if is_defect(error):
         log.error("request_defect", path=current().path, exc_info=error)
     return error_reply(http_error(error))

@@ -68,13 +68,12 @@ class Choices:
 
     Args:
         events: the channel all of them write to.
-        scopes: one a choice; cancelling it gives the choice up.
+        size: how many there are.
     """
 
-    def __init__(self, events: trio.MemoryReceiveChannel[Event], scopes: Sequence[trio.CancelScope]) -> None:
-        self._waiting = self._running = len(scopes)
+    def __init__(self, events: trio.MemoryReceiveChannel[Event], size: int) -> None:
+        self._waiting = self._running = size
         self._events = events
-        self._scopes = scopes
         # What early choices say while later ones wait; no longer than their replies.
         self._early: deque[Piece | Ended] = deque()
 
@@ -82,7 +81,7 @@ class Choices:
         """Wait until every choice holds its lane.
 
         Raises:
-            calculet_trio.errors.CalculetError: why the first of them does not; the others are given up.
+            calculet_trio.errors.CalculetError: why the first of them does not.
 
         **Cancellation**: atomic; leaving `running` gives all up.
         """
@@ -92,7 +91,7 @@ class Choices:
                 case Admitted():
                     self._waiting -= 1
                 case Lost(_, error):
-                    raise self.give_up(error)
+                    raise error
                 case Piece() | Ended():
                     self._early.append(event)
 
@@ -100,7 +99,7 @@ class Choices:
         """What comes next of any of them; None once all have ended.
 
         Raises:
-            calculet_trio.errors.CalculetError: one of them was lost; the others are given up.
+            calculet_trio.errors.CalculetError: one of them was lost.
 
         **Cancellation**: atomic; nothing that was said is lost.
         """
@@ -122,16 +121,9 @@ class Choices:
         except trio.WouldBlock:
             return None
 
-    def give_up(self, error: BaseException) -> BaseException:
-        """End all of them, for ``error``, which is returned to be raised."""
-        # Not the nursery's scope: the handler stands in that, and has still to answer.
-        for scope in self._scopes:
-            scope.cancel()
-        return error
-
     def _taken(self, event: Event) -> Piece | Ended:
         if isinstance(event, Lost):
-            raise self.give_up(event.error)
+            raise event.error
         assert not isinstance(event, Admitted), "all were admitted before"
         self._running -= isinstance(event, Ended)
         return event
@@ -142,30 +134,22 @@ async def running(service: Service, requests: Sequence[InferenceRequest]) -> Asy
     """Open every request, and read each as its output comes. Leaving gives up those that have not ended."""
     send, receive = trio.open_memory_channel[Event](UNREAD_OUTPUTS)
     async with send, receive, trio.open_nursery() as nursery:
-        scopes = [trio.CancelScope() for _ in requests]
         for index, request in enumerate(requests):
-            nursery.start_soon(_run, service, request, index, send, scopes[index])
-        yield Choices(receive, scopes)
+            nursery.start_soon(_run, service, request, index, send)
+        yield Choices(receive, len(requests))
         nursery.cancel_scope.cancel()
 
 
-async def _run(
-    service: Service,
-    request: InferenceRequest,
-    index: int,
-    events: trio.MemorySendChannel[Event],
-    scope: trio.CancelScope,
-) -> None:
-    """One choice from its opening to its end. Errors are said, not raised: a sibling's writer must hear them."""
-    with scope:
-        try:
-            async with service.open(request) as handle:
-                await events.send(Admitted(index))
-                await _read(handle, index, events)
-        except Exception as error:  # whatever ends a choice is told to its client
-            if is_defect(error):
-                log.exception("choice_defect", index=index)
-            await events.send(Lost(index, unwrapped(error)))
+async def _run(service: Service, request: InferenceRequest, index: int, events: trio.MemorySendChannel[Event]) -> None:
+    """One choice from its opening to its end. Errors are said, not raised: whoever reads the choices answers."""
+    try:
+        async with service.open(request) as handle:
+            await events.send(Admitted(index))
+            await _read(handle, index, events)
+    except Exception as error:
+        if is_defect(error):
+            log.exception("choice_defect", index=index)
+        await events.send(Lost(index, unwrapped(error)))
 
 
 async def _read(handle: RequestHandle, index: int, events: trio.MemorySendChannel[Event]) -> None:

@@ -122,8 +122,7 @@ class Connection:
     async def _parse(self, arrived: trio.MemoryReceiveChannel[bytes]) -> None:
         """Hand over what arrived; waits inside the protocol while an earlier request is answered."""
         async for data in arrived:
-            if not self._is_closing:
-                await self._protocol.take(data)
+            await self._protocol.take(data)
 
     async def _close_with_server(self) -> None:
         """End an idle connection when the server closes; one that is not ends after its reply."""

@@ -78,7 +78,6 @@ async def _told(
                 break
         yield frames(None)
     except Exception as error:  # after the headers an event is the only way to say so
-        choices.give_up(error)
         if is_defect(error):
             log.exception("stream_defect")
         yield bytes(unsent) + event(http_error(error).as_object())

@@ -277,7 +277,7 @@ class ListOf:
 
 @attrs.frozen
 class MapOf:
-    """At most ``most`` entries ``key: value``."""
+    """At most ``most`` entries ``key: value``; keys are 1 or more."""
 
     key: Whole
     value: Allowed
@@ -309,7 +309,8 @@ class MapOf:
     def schema(self) -> dict[str, Any]:
         return {
             "type": "object",
-            "patternProperties": {"^[0-9]+$": self.value.schema()},
+            # JSON's keys are texts, so the most is told by its number of digits only.
+            "patternProperties": {f"^[1-9][0-9]{{0,{len(str(self.key.most)) - 1}}}$": self.value.schema()},
             "additionalProperties": False,
             "maxProperties": self.most,
         }

@@ -60,15 +60,19 @@ class FakeHandle:
         return Timings(queue_s=0.001, prompt_s=0.002, predicted_s=0.003, predicted_tokens=self._tokens)
 
     async def __aiter__(self) -> AsyncIterator[Output]:
-        for output in self._script.outputs:
-            if self._script.gate is not None:
-                await self._script.gate.receive()
-            await trio.lowlevel.checkpoint()
-            if isinstance(output, Exception):
-                raise output
-            self._tokens += 1
-            self._service.tokens_run += 1
-            yield output
+        self._service.being_read += 1
+        try:
+            for output in self._script.outputs:
+                if self._script.gate is not None:
+                    await self._script.gate.receive()
+                await trio.lowlevel.checkpoint()
+                if isinstance(output, Exception):
+                    raise output
+                self._tokens += 1
+                self._service.tokens_run += 1
+                yield output
+        finally:
+            self._service.being_read -= 1
 
 
 class FakeService:
@@ -81,7 +85,7 @@ class FakeService:
         self.status = Health("ok")
         self.served: tuple[ServedModel, ...] = (MODEL,)
         self.requests: list[InferenceRequest] = []
-        self.active = 0
+        self.active = self.being_read = 0
         self.tokens_run = 0
         self.changed = trio.Event()
 
@@ -114,6 +118,7 @@ class FakeService:
         with trio.fail_after(10):
             while self.active != number:
                 await self.changed.wait()
+        assert self.being_read <= self.active, "an iterator was left to the garbage collector"
 
     async def tokenize(self, alias: str, text: str, *, parse_special: bool) -> list[int]:
         await trio.lowlevel.checkpoint()

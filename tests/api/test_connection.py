@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 import trio
 
+from calculet_trio.api import server as server_module
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits
 from tests.api.conftest import Server
 from tests.api.fake_service import endless, gated, said
@@ -83,7 +85,7 @@ async def test_a_request_with_two_lengths_gets_one_answer_and_no_second_request(
     assert raw.count(b"HTTP/1.1 ") == 1
 
 
-@pytest.mark.parametrize("target", ["http://h/health", "HTTP://other:80/health?x=1"])
+@pytest.mark.parametrize("target", ["http://h/health", "HTTP://other:80/health?x=1", "http://[/health"])
 async def test_the_absolute_form_of_a_target_is_taken(server: Server, target: str) -> None:
     assert (await server.ask(get(target))).status == 200
 
@@ -153,10 +155,10 @@ async def test_an_error_of_one_connection_reaches_no_other(server: Server, monke
     assert [entry["event"] for entry in server.take_errors()] == ["connection_defect"]
 
 
-class TestImpatience:
+class TestSlowHeads:
     @pytest.fixture
     def settings(self) -> ApiSettings:
-        return ApiSettings(connection=ConnectionLimits(head_s=0.2, idle_s=0.5, write_stall_s=0.3, linger_s=0.2))
+        return ApiSettings(connection=ConnectionLimits(head_s=0.2, idle_s=600))
 
     async def test_a_trickled_head_is_cut(self, server: Server) -> None:
         wire = await server.connect()
@@ -167,6 +169,12 @@ class TestImpatience:
                     await trio.sleep(0.02)
             except trio.BrokenResourceError:
                 pass
+
+
+class TestIdleness:
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        return ApiSettings(connection=ConnectionLimits(idle_s=0.5))
 
     async def test_a_silent_connection_is_closed(self, server: Server) -> None:
         wire = await server.connect()
@@ -184,6 +192,24 @@ class TestImpatience:
         await trio.sleep(0.8)
         opener.send_nowait(None)
         assert (await wire.read_answer()).status == 200
+
+
+class TestStalledReaders:
+    @pytest.fixture(autouse=True, params=["kernel's timeout too", "our own alone"])
+    def kernels_timeout(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        if request.param == "our own alone":
+            bound = server_module.bound_socket
+
+            def without_it(*args: Any) -> socket.socket:
+                listening = bound(*args)
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+                return listening
+
+            monkeypatch.setattr(server_module, "bound_socket", without_it)
+
+    @pytest.fixture
+    def settings(self) -> ApiSettings:
+        return ApiSettings(connection=ConnectionLimits(write_stall_s=0.3))
 
     async def test_a_reader_that_stalls_is_cut_and_its_request_given_up(self, server: Server) -> None:
         """Report B50."""

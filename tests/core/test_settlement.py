@@ -11,7 +11,7 @@ from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId, PrefillJob
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.settlement import BUSY_TRIES
-from calculet_trio.ids import GenerationId, JobId, RequestId
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from tests.core.shapes import ALIAS, GENERATION, small_policy, small_shape
 from tests.core.world import World
 
@@ -128,6 +128,21 @@ def test_an_end_from_another_generation_is_ignored_and_the_job_stays_out() -> No
         world.stale(wrong)
     world.run()
     assert all(isinstance(stream.end, Finish) for stream in world.streams.values())
+
+
+def test_a_lane_listens_to_answers_about_its_own_sequence_only() -> None:
+    world = World(small_shape(2))
+    mine, theirs = world.ask(max_new_tokens=1), world.ask()
+    for stranger in (theirs, RequestId(99)):
+        world.stale(ev.SequenceAllocated(GENERATION, world.allocations[mine].lane, stranger, SequenceId(99)))
+    world.stale(ev.SequenceRefused(GENERATION, LaneId(99), mine, FaultReason.NO_CAPACITY))
+    world.allocate(mine)
+    world.finish(world.job.job)
+    [asked] = world.releases.values()
+    world.stale(ev.SequenceReleased(GENERATION, asked.lane, SequenceId(99), confirmed=True))
+    world.stale(ev.SequenceReleased(GenerationId(2), asked.lane, asked.sequence, confirmed=True))
+    world.release(asked.sequence)
+    world.stale(ev.SequenceReleased(GENERATION, asked.lane, asked.sequence, confirmed=False))
 
 
 # ---- output failed ---------------------------------------------------------------------------------------

@@ -78,7 +78,9 @@ async def ask(service, *args, **kwargs):
 
 
 @asynccontextmanager
-async def living(script, *, policy=None, drain_s=5.0, job_s=10.0, ready=True, **changes) -> AsyncIterator[House]:
+async def living(
+    script, *, policy=None, drain_s=5.0, job_s=10.0, overrun_s=5.0, ready=True, **changes
+) -> AsyncIterator[House]:
     """Run a daemon around the block; afterwards it is drained, and nothing may be left of it."""
     runtime = ScriptedRuntime(parse_script({"model": "m", **script}))
     metrics = ServiceMetrics()
@@ -107,7 +109,7 @@ async def living(script, *, policy=None, drain_s=5.0, job_s=10.0, ready=True, **
         serve_http=serve_http,
         on_ready=lambda _port: is_ready.set(),
         drain_s=drain_s,
-        job_timeout=JobTimeout(base_s=job_s, per_token_s=0.0),
+        job_timeout=JobTimeout(base_s=job_s, per_token_s=0.0, overrun_s=overrun_s),
         **changes,
     )
     alive = lifecycle._House(daemon, runtime.open())

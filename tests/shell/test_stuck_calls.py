@@ -1,0 +1,174 @@
+"""A device call that never returns is left behind: clients are told, nothing of it is freed, and the daemon ends."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import attrs
+import pytest
+import trio
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.errors import DeviceLost, GenerationFailed, ServiceUnavailable
+from calculet_trio.runtimes.port import Finished, Submitted, Ticket, Unknown
+from calculet_trio.runtimes.scripted import ScriptedRuntime
+from calculet_trio.shell import drain, executor, lifecycle
+from calculet_trio.shell.blocking import ThreadRunner
+from tests.shell.house import ask, living, until
+
+SOON = {"job_s": 0.05, "overrun_s": 0.05}
+
+
+def script(fault):
+    return {"lanes": 2, "replies": [{"when": "bad", "tokens": ["a", {"text": "b", "fault": fault}]}, {"tokens": ["x"]}]}
+
+
+def device_lost():
+    return pytest.RaisesGroup(DeviceLost, allow_unwrapped=True, flatten_subgroups=True)
+
+
+async def outcome_of(house, prompt, told):
+    try:
+        told.append((await ask(house.service, prompt))[0])
+    except (GenerationFailed, ServiceUnavailable) as error:
+        told.append(type(error))
+
+
+async def test_a_job_that_ignores_its_timeout():
+    told = []
+    with device_lost():
+        async with living(script("stuck"), **SOON) as house:
+            await outcome_of(house, "bad", told)
+            assert told == [GenerationFailed]
+            assert house.alive.is_lost
+            assert house.service.health().status == "failed"
+
+
+async def test_a_drain_waits_no_longer_than_the_jobs_bound():
+    told = []
+    with device_lost():
+        async with living(script("stuck"), drain_s=0.0, **SOON) as house:
+            house.nursery.start_soon(outcome_of, house, "bad", told)
+            await until(lambda: house.runtime.gates.state().get("submitted", 0) == 2)
+            house.alive._begin_drain(0.0)
+    assert told == [GenerationFailed]
+
+
+@pytest.mark.parametrize("call", ["allocate", "release"])
+async def test_a_kv_call_that_never_returns(call, monkeypatch):
+    monkeypatch.setattr(executor, "_KV_CALL_S", 0.1)
+    let_go = threading.Event()
+    told = []
+    with device_lost():
+        async with living(script("stuck")) as house:
+            monkeypatch.setattr(house.runtime, call, lambda *_: let_go.wait(60))
+            await outcome_of(house, "hello", told)
+            await until(lambda: house.alive.is_lost)
+            let_go.set()
+    assert told == [ServiceUnavailable if call == "allocate" else "x"]
+
+
+async def test_a_load_call_that_never_returns(monkeypatch):
+    monkeypatch.setattr(executor, "LOAD_CALL_S", 0.1)
+    lost = []
+    with device_lost():
+        async with living({"load_s": 60, "replies": []}, ready=False) as house:
+            lost.append(house.alive)
+            await trio.sleep_forever()
+    assert lost[0].is_lost
+
+
+class Sleeper:
+    """A runtime whose wait returns when it is told to, whatever its timeout."""
+
+    def __init__(self):
+        self.let_go = threading.Event()
+        self.returned = threading.Event()
+
+    def submit(self, engine, job):
+        return Submitted(Ticket(1))
+
+    def wait(self, engine, ticket, timeout_s):
+        assert self.let_go.wait(60)
+        return Finished(None)
+
+
+async def test_who_wakes_after_the_end_samples_nothing():
+    runtime = Sleeper()
+    ended = threading.Event()
+    read = []
+
+    class Runner(ThreadRunner):
+        async def run(self, call, limiter):
+            def call_and_tell():
+                try:
+                    return call()
+                finally:
+                    ended.set()
+
+            return await super().run(call_and_tell, limiter)
+
+    outcome = await drain.submit_and_drain(
+        runtime,
+        None,
+        None,
+        timeout_s=0.01,
+        overrun_s=0.01,
+        read_out=lambda finished, taken_s: read.append(finished),
+        runner=Runner(),
+        limiter=trio.CapacityLimiter(1),
+    )
+    assert outcome == Unknown(FaultReason.TIMEOUT)
+    runtime.let_go.set()
+    assert await trio.to_thread.run_sync(ended.wait, 60)
+    assert read == []
+
+
+async def test_cancellation_does_not_make_it_leave_earlier():
+    runtime = Sleeper()
+    outcomes = []
+
+    async def drained():
+        outcomes.append(
+            await drain.submit_and_drain(
+                runtime,
+                None,
+                None,
+                timeout_s=30.0,
+                overrun_s=30.0,
+                read_out=lambda finished, taken_s: "read",
+                runner=ThreadRunner(),
+                limiter=limiter,
+            )
+        )
+
+    limiter = trio.CapacityLimiter(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drained)
+        await until(lambda: limiter.borrowed_tokens == 1)
+        nursery.cancel_scope.cancel()
+        runtime.let_go.set()
+    assert outcomes == ["read"]
+
+
+@pytest.mark.parametrize(("prompt", "closes"), [("bad", 0), ("good", 1)])
+async def test_the_device_is_closed_only_if_nothing_may_still_use_it(prompt, closes, monkeypatch):
+    async with living(script("stuck"), **SOON) as house:
+        spent = house.alive._daemon
+    runtime = ScriptedRuntime(spent.runtime.script)
+    close = runtime.close
+    calls = []
+    monkeypatch.setattr(runtime, "close", lambda: calls.append("close"))
+
+    async def one_request(service, stop, *, task_status):
+        task_status.started(0)
+        await until(lambda: service.health().status == "ok")
+        with suppress(GenerationFailed):
+            await ask(service, prompt)
+        scope.cancel()
+
+    with trio.CancelScope() as scope, suppress(DeviceLost):
+        await lifecycle.run(attrs.evolve(spent, runtime=runtime, serve_http=one_request), signals=False)
+    assert calls == ["close"] * closes
+    close()
