@@ -32,6 +32,8 @@ class FaultReason(Enum):
     TIMEOUT = "timeout"
     CCU_FAULT = "ccu_fault"
     DEVICE_LOST = "device_lost"
+    PCIE_ERROR = "pcie_error"
+    UNKNOWN_DMA = "unknown_dma"
     OUTPUT_ERROR = "output_error"
     BAD_LOGITS = "bad_logits"
     RUNTIME_ERROR = "runtime_error"

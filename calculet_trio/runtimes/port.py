@@ -137,15 +137,19 @@ class Finished:
     """The device answered.
 
     Args:
-        logits: rows by batch index (prefill: one row). Rows of inactive lanes are unspecified.
+        logits: rows by batch index (prefill: one row; None is fine for a job that does not sample). Rows of
+            inactive lanes are unspecified.
             Valid until the same engine's next ``submit``. None if the output failed.
         failed: why the output must not be used, or None. With it, nothing may be committed.
         device_s: time the device itself spent; None where the runtime cannot tell.
+        lost_lanes: lanes whose KV is unknown while the others' is whole; only where the package declares
+            ``lane_fault_isolation`` does that help the others.
     """
 
     logits: Logits | None
     failed: FaultReason | None = None
     device_s: float | None = None
+    lost_lanes: frozenset[LaneId] = frozenset()
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""Where blocking device calls run: on threads of the real world, or (in a simulation) in virtual time.
+"""Where blocking calls run: on threads of the real world, or (in a simulation) in virtual time.
 
 Source: ARCHITECTURE.md "Time"; CONVENTIONS.md traps 7, 9, 10, 14.
 """
@@ -19,9 +19,9 @@ class BlockingRunner(Protocol):
     async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """Run ``call`` while ``limiter`` has room.
 
-        **Cancellation**: may lose the call: its thread is left behind, and its outcome goes nowhere. Hence
-        `calculet_trio.shell.drain` alone calls this, where nothing cancels but the bound past which the outcome
-        is Unknown anyway. ``limiter`` stays taken until the thread returns.
+        **Cancellation**: may lose the call: its thread is left behind, and its outcome goes nowhere. Hence for
+        device calls `calculet_trio.shell.drain` alone calls this, where nothing cancels but the bound past which
+        the outcome is Unknown anyway. ``limiter`` stays taken until the thread returns.
         """
 
 

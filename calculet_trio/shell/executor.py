@@ -153,13 +153,13 @@ class DeviceExecutor:
                 )
             self._post(_as_event(job, outcome))
 
-    def _read_out(self, job: Job, finished: Finished, taken_s: float) -> FaultReason | tuple[LaneResult, ...]:
+    def _read_out(self, job: Job, finished: Finished, taken_s: float) -> Event:
         """In the engine's thread, while its buffers hold this job's logits."""
         if finished.failed is not None:
-            return finished.failed
+            return ev.JobFailed(job.job, job.generation, finished.failed)
         results = self._settle(job, finished)
         self._on_timing(job, finished.device_s, taken_s)
-        return results
+        return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes)
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:
@@ -204,13 +204,11 @@ class DeviceExecutor:
         return ev.SequenceReleased(effect.generation, effect.lane, effect.sequence, confirmed)
 
 
-def _as_event(job: Job, outcome: FaultReason | tuple[LaneResult, ...] | NotSubmitted | Unknown) -> Event:
+def _as_event(job: Job, outcome: Event | NotSubmitted | Unknown) -> Event:
     match outcome:
         case NotSubmitted(reason):
             return ev.JobNotSubmitted(job.job, job.generation, reason)
         case Unknown(reason):
             return ev.JobUnknown(job.job, job.generation, reason)
-        case FaultReason():
-            return ev.JobFailed(job.job, job.generation, outcome)
         case _:
-            return ev.JobFinished(job.job, job.generation, outcome)
+            return outcome

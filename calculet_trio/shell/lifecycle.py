@@ -102,7 +102,7 @@ async def run(daemon: Daemon, *, signals: bool = True) -> None:
 
     **Cancellation**: drains jobs that were submitted; streams are cut.
     """
-    device = await trio.to_thread.run_sync(daemon.runtime.open)
+    device = await daemon.runner.run(daemon.runtime.open, trio.CapacityLimiter(1))
     house = _House(daemon, device)
     try:
         await house.live(signals=signals)
@@ -119,7 +119,9 @@ class _House:
         self._begun_stopping = trio.Event()
         self._drained = trio.Event()
         self._lost: FaultReason | None = None
-        engines = device.engines[: daemon.policy.admission.max_inflight_jobs]
+        engines = device.engines[
+            : 1 if daemon.policy.executor.fixed_engine else daemon.policy.admission.max_inflight_jobs
+        ]
         core = ServingCore(daemon.policy, engines)
         self._loop = CoreLoop(core, self._perform)
         post = self._loop.post
@@ -142,7 +144,9 @@ class _House:
             samplers=self._samplers,
             aliases=(daemon.source.alias,),
         )
-        self._models = ModelManager(daemon.runtime, call=self._executor.call, post=post, desk=self._desk)
+        self._models = ModelManager(
+            daemon.runtime, call=self._executor.call, post=post, desk=self._desk, runner=daemon.runner
+        )
         self._progress = Progress(self._loop, self._executor, self._models)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot)

@@ -18,10 +18,11 @@ import trio
 
 from calculet_trio.core.events import Event, GenerationAdvanced
 from calculet_trio.core.generation import GenerationEvent
-from calculet_trio.core.profiles import InactiveLanePolicy, ModelShape
+from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.port import GoldenResult, ModelDescription, Runtime
+from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.prompts import ChatTemplate, PromptDesk
 from calculet_trio.shell.service import ServedModel
@@ -97,6 +98,7 @@ class ModelManager:
         call: runs one blocking device call to its end.
         post: tells the core.
         desk: where a loaded model becomes servable.
+        runner: how the text side's blocking calls run.
     """
 
     def __init__(
@@ -106,11 +108,14 @@ class ModelManager:
         call: Callable[[Callable[[], Any]], Awaitable[Any]],
         post: Callable[[Event], None],
         desk: FrontDesk,
+        runner: BlockingRunner,
     ) -> None:
         self._runtime = runtime
         self._call = call
         self._post = post
         self._desk = desk
+        self._runner = runner
+        self._limiter = trio.CapacityLimiter(1)
         self._loaded = 0
         self.step: LoadStep | None = None
 
@@ -128,13 +133,13 @@ class ModelManager:
         step = partial(self._step, generation, source.alias)
         started_s = trio.current_time()
         with step(GenerationEvent.VALIDATE):
-            await trio.to_thread.run_sync(source.verify)
-            text = await trio.to_thread.run_sync(source.open_text)
+            await self._runner.run(source.verify, self._limiter)
+            text = await self._runner.run(source.open_text, self._limiter)
         try:
             with step(GenerationEvent.CONFIGURE):
                 await self._call(partial(self._runtime.configure, generation, source.package))
                 description = await self._call(partial(self._runtime.inspect, generation))
-                _check_masks(description.shape)
+                _check_profiles(description.shape)
             with step(GenerationEvent.WARM):
                 await self._call(partial(self._runtime.warm_up, generation))
                 golden = await self._call(partial(self._runtime.golden, generation))
@@ -162,7 +167,7 @@ class ModelManager:
                 "profiles": [profile.compiled_batch for profile in shape.decode],
             },
         )
-        prompts = PromptDesk(text.tokenizer, text.template, context_tokens=shape.max_seq)
+        prompts = PromptDesk(text.tokenizer, text.template, context_tokens=shape.max_seq, runner=self._runner)
         self._desk.publish(model, prompts)
         self._post(GenerationAdvanced(generation, source.alias, GenerationEvent.PUBLISH, shape))
 
@@ -180,14 +185,14 @@ class ModelManager:
             self.step = None
 
 
-def _check_masks(shape: ModelShape) -> None:
-    """A batch of several lanes without a mask contract must not become Ready (S §7.3)."""
-    for profile in shape.decode:
-        if profile.compiled_batch > 1 and profile.inactive_lane is InactiveLanePolicy.NONE:
-            raise PackageError(
-                f"the profile {profile.submodel!r} (B={profile.compiled_batch}) has no contract for inactive lanes",
-                hint="ask for a package whose manifest declares inactive_lane, or serve only its B=1 profile",
-            )
+def _check_profiles(shape: ModelShape) -> None:
+    """A batch of several lanes without a contract for inactive ones is not used; one profile must be left."""
+    if not any(profile.is_usable for profile in shape.decode):
+        names = ", ".join(f"{profile.submodel} (B={profile.compiled_batch})" for profile in shape.decode)
+        raise PackageError(
+            f"no decode profile can be used: {names}; none has a contract for inactive lanes",
+            hint="ask for a package whose manifest declares inactive_lane, or that holds a B=1 profile",
+        )
 
 
 def _check_golden(golden: GoldenResult, source: ModelSource) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from calculet_trio.errors import InvalidRequest
+from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.text.params import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from calculet_trio.text.tokenizer import Segment, Tokenizer
 
@@ -39,16 +40,24 @@ class PromptDesk:
         tokenizer: the model's.
         template: the model's chat template; None where the package has none.
         context_tokens: prompts of more text bytes than so many tokens can stand for are refused unseen.
+        runner: how blocking calls run.
         places: prompts prepared at the same time; threads, so a long text never stops the event loop.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, *, context_tokens: int, places: int = 2
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        context_tokens: int,
+        runner: BlockingRunner,
+        places: int = 2,
     ) -> None:
         self.tokenizer = tokenizer
         self._template = template
         self._text_bytes_max = tokenizer.text_bytes_limit(context_tokens)
         self._context_tokens = context_tokens
+        self._runner = runner
         self._limiter = trio.CapacityLimiter(places)
 
     async def prepare(self, prompt: Prompt) -> Sequence[int]:
@@ -124,4 +133,4 @@ class PromptDesk:
             )
 
     async def _off_loop(self, call: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+        return await self._runner.run(call, self._limiter)
