@@ -32,10 +32,12 @@ class Surroundings:
         tree: the host's files.
         account: whose service it is.
         store: the packages.
+        settings_file: the service's configuration; None if there is none.
         directories: where the service writes, by purpose.
         environment: the variables that say where those are.
         host: the address that the service listens on.
         port: its port.
+        asks_for_keys: whether its clients must show one.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
     """
@@ -43,9 +45,11 @@ class Surroundings:
     tree: HostTree
     account: Account
     store: Store
+    settings_file: Path | None
     directories: Mapping[str, Path]
     environment: Mapping[str, str]
     host: str
     port: int
+    asks_for_keys: bool
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at
