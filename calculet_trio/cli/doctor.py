@@ -70,7 +70,7 @@ def doctor(
     except UnknownCheck as error:
         raise click.BadParameter(str(error), param_hint="--only") from error
     tree = HostTree(root)
-    if config is None and paths.configuration().exists():
+    if config is None and os.access(paths.configuration(), os.F_OK):
         config = paths.configuration()
     surroundings = _around(
         tree,

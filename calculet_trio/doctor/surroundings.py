@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ def free_bytes_at(path: Path) -> int:
 
 def nearest_existing(path: Path) -> Path:
     """``path``, or the closest directory above it that is there."""
-    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    # What lies in another account's directory cannot be seen, and Path.exists() raises there.
+    return next((each for each in (path, *path.parents) if os.access(each, os.F_OK)), Path("/"))
 
 
 @attrs.frozen(kw_only=True)

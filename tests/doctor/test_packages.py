@@ -184,7 +184,9 @@ def test_a_file_in_the_way_is_a_failure(around: Surroundings, tmp_path: Path) ->
 def test_a_place_that_cannot_be_written_is_a_failure(
     around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)  # root may write anywhere
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: Path(path).exists() and not mode & os.W_OK
+    )  # root may write anywhere
     assert_found("directories", around, Mark.FAILURE, "packages", "cannot be made")
     (tmp_path / "packages").mkdir()
     assert_found("directories", around, Mark.FAILURE, "packages", "is not writable")
