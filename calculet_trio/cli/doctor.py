@@ -23,14 +23,22 @@ from calculet_trio.doctor.registry import UnknownCheck, chosen
 from calculet_trio.doctor.report_json import as_object
 from calculet_trio.doctor.surroundings import Surroundings
 from calculet_trio.packages.store import Store
+from calculet_trio.settings.configuration import examine as read_configuration
+from calculet_trio.settings.configuration import load as defaults
 
 
 @click.command()
 @click.option("--only", multiple=True, metavar="NAME|GROUP", help="Only this check or group; may be given again.")
 @click.option("--strict", is_flag=True, help="Let a ! fail, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the service listens.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=8080, show_default=True, help="Its port.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    show_default="$XDG_CONFIG_HOME/calculet-trio/service.yaml, if there is one",
+    help="The service's configuration: it is checked, and says where the service is.",
+)
+@click.option("--host", help="Where the service listens. Default: as configured.")
+@click.option("--port", type=click.IntRange(1, 65_535), help="Its port. Default: as configured.")
 @click.option("--user", metavar="NAME", help="The account that serves. Default: yours.")
 @click.option(
     "--root",
@@ -39,7 +47,14 @@ from calculet_trio.packages.store import Store
     help="Look at the host's files (/sys, /proc, /dev, /etc …) below this directory: a tree recorded on another host.",
 )
 def doctor(
-    only: tuple[str, ...], strict: bool, as_json: bool, host: str, port: int, user: str | None, root: Path
+    only: tuple[str, ...],
+    strict: bool,
+    as_json: bool,
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    user: str | None,
+    root: Path,
 ) -> int:
     """Examine host, Python, packages, configuration, board and service.
 
@@ -55,12 +70,12 @@ def doctor(
     except UnknownCheck as error:
         raise click.BadParameter(str(error), param_hint="--only") from error
     tree = HostTree(root)
-    surroundings = Surroundings(
-        tree=tree,
+    if config is None and os.access(paths.configuration(), os.F_OK):
+        config = paths.configuration()
+    surroundings = _around(
+        tree,
         account=Account.own(tree) if user is None else Account.named(user, tree),
-        store=Store(paths.package_store()),
-        directories={"packages": paths.package_store(), "downloads": paths.downloads()},
-        environment=os.environ,
+        config=config,
         host=host,
         port=port,
     )
@@ -70,3 +85,24 @@ def doctor(
     else:
         print_report(report, strict=strict)
     return ExitCode.DONE if report.passes(strict=strict) else ExitCode.FAIL
+
+
+def _around(
+    tree: HostTree, *, account: Account, config: Path | None, host: str | None, port: int | None
+) -> Surroundings:
+    """What the configuration says, as far as it can be read; the check `settings` says what is wrong with it."""
+    configuration = read_configuration(config)[0] or defaults(None)
+    service = configuration.service
+    packages = configuration.path(service.store) if service.store else paths.package_store()
+    state = configuration.path(service.state) if service.state else paths.state()
+    return Surroundings(
+        tree=tree,
+        account=account,
+        store=Store(packages),
+        settings_file=config,
+        directories={"packages": packages, "downloads": paths.downloads(), "state": state},
+        environment=os.environ,
+        host=service.listen.host if host is None else host,
+        port=service.listen.port if port is None else port,
+        asks_for_keys=bool(service.tenants),
+    )

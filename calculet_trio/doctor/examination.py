@@ -13,7 +13,7 @@ from calculet_trio.doctor.check import Check
 from calculet_trio.doctor.finding import Finding, Mark, failure
 from calculet_trio.doctor.surroundings import Surroundings
 
-CHECK_S: Final = 2.0
+CHECK_S: Final = 1.5
 """What one check may take. All run at once, so the report is there within three seconds of the command."""
 DEFECT_TODO: Final = "this is a defect of the check, not of what it looks at: report it with this line"
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from calculet_trio.doctor.board import calrt_library, device_holder, device_node, dma_timeout, driver, link, pci
 from calculet_trio.doctor.check import Check, Group
-from calculet_trio.doctor.configuration import directories, listen
+from calculet_trio.doctor.configuration import directories, listen, settings
 from calculet_trio.doctor.host import account, linger, memory
 from calculet_trio.doctor.packages import digests, disk, store
 from calculet_trio.doctor.python import cpu_runtime, interpreter, libraries
@@ -23,6 +23,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     store.CHECK,
     digests.CHECK,
     disk.CHECK,
+    settings.CHECK,
     directories.CHECK,
     listen.CHECK,
     pci.CHECK,

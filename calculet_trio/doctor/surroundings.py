@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ def free_bytes_at(path: Path) -> int:
 
 def nearest_existing(path: Path) -> Path:
     """``path``, or the closest directory above it that is there."""
-    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    # What lies in another account's directory cannot be seen, and Path.exists() raises there.
+    return next((each for each in (path, *path.parents) if os.access(each, os.F_OK)), Path("/"))
 
 
 @attrs.frozen(kw_only=True)
@@ -32,10 +34,12 @@ class Surroundings:
         tree: the host's files.
         account: whose service it is.
         store: the packages.
+        settings_file: the service's configuration; None if there is none.
         directories: where the service writes, by purpose.
         environment: the variables that say where those are.
         host: the address that the service listens on.
         port: its port.
+        asks_for_keys: whether its clients must show one.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
     """
@@ -43,9 +47,11 @@ class Surroundings:
     tree: HostTree
     account: Account
     store: Store
+    settings_file: Path | None
     directories: Mapping[str, Path]
     environment: Mapping[str, str]
     host: str
     port: int
+    asks_for_keys: bool
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at

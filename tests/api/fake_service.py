@@ -50,6 +50,7 @@ class FakeHandle:
         self._service = service
         self._tokens = 0
         self.prompt_tokens = 5
+        self.is_being_read = False
 
     @property
     def ending(self) -> Ending:
@@ -60,7 +61,7 @@ class FakeHandle:
         return Timings(queue_s=0.001, prompt_s=0.002, predicted_s=0.003, predicted_tokens=self._tokens)
 
     async def __aiter__(self) -> AsyncIterator[Output]:
-        self._service.being_read += 1
+        self.is_being_read = True
         try:
             for output in self._script.outputs:
                 if self._script.gate is not None:
@@ -72,7 +73,7 @@ class FakeHandle:
                 self._service.tokens_run += 1
                 yield output
         finally:
-            self._service.being_read -= 1
+            self.is_being_read = False
 
 
 class FakeService:
@@ -85,7 +86,7 @@ class FakeService:
         self.status = Health("ok")
         self.served: tuple[ServedModel, ...] = (MODEL,)
         self.requests: list[InferenceRequest] = []
-        self.active = self.being_read = 0
+        self.active = 0
         self.tokens_run = 0
         self.changed = trio.Event()
 
@@ -104,7 +105,11 @@ class FakeService:
                 await self.admission.wait()
             if self.refusal is not None:
                 raise self.refusal
-            yield FakeHandle(self.script(request), self)
+            handle = FakeHandle(self.script(request), self)
+            try:
+                yield handle
+            finally:
+                assert not handle.is_being_read, "an iterator was left to the garbage collector"
         finally:
             self._count(-1)
 
@@ -118,7 +123,6 @@ class FakeService:
         with trio.fail_after(10):
             while self.active != number:
                 await self.changed.wait()
-        assert self.being_read <= self.active, "an iterator was left to the garbage collector"
 
     async def tokenize(self, alias: str, text: str, *, parse_special: bool) -> list[int]:
         await trio.lowlevel.checkpoint()

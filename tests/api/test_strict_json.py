@@ -36,6 +36,7 @@ def refused(raw: bytes, limits: RequestLimits = LIMITS) -> InvalidRequest:
         b"[" * 100_000,
         b'{"tools":' + b"[" * 3000 + b"]" * 3000 + b"}",
         b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":-' + b"9" * 41 + b"}",
     ],
 )
 def test_what_is_not_one_json_object_is_refused(raw: bytes) -> None:

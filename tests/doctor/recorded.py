@@ -65,10 +65,12 @@ def surroundings(tree: HostTree, place: Path, **changes: Any) -> Surroundings:
         tree=tree,
         account=member(Account.named(ACCOUNTS.get(tree.root.name, "ann"), tree), tree),
         store=Store(place / "packages"),
+        settings_file=None,
         directories={"packages": place / "packages", "downloads": place / "downloads"},
         environment={},
         host="127.0.0.1",
         port=1,
+        asks_for_keys=False,
         installation=FakeInstallation(),
         free_bytes=lambda _path: 10**12,
     )

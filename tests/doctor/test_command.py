@@ -31,6 +31,8 @@ RUN_S = 60
 def _own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def of_tree(tree: str, place: Path) -> list[str]:
@@ -121,6 +123,34 @@ def test_an_unknown_name_is_wrong_usage_that_names_those_there_are(capsys: pytes
 @pytest.mark.parametrize("arguments", [["--port", "0"], ["--root", "no/such/tree"], ["extra"]])
 def test_other_wrong_usage_is_2(arguments: list[str]) -> None:
     assert run(["doctor", *arguments]) == ExitCode.USAGE
+
+
+def test_the_configuration_says_where_the_service_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "service.yaml"
+    config.write_text("schema: calculet-service/v1\nlisten: {host: 127.0.0.2, port: 4711}\nstore: kept\n")
+    write_package(tmp_path / "kept" / "tiny", "tiny")
+    arguments = ["doctor", "--config", str(config), "--json", "--only", "configuration", "--only", "health"]
+    assert run([*arguments, "--only", "store"]) == ExitCode.DONE
+    seen = {each["name"]: each["seen"] for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert seen["settings"] == str(config)
+    assert seen["listen"].startswith("127.0.0.2 ")
+    assert seen["health"].endswith("127.0.0.2:4711")
+    assert seen["store"] == "1 package: tiny"
+    assert run([*arguments, "--host", "127.0.0.1", "--port", "4712"]) == ExitCode.DONE
+    assert "127.0.0.1:4712" in capsys.readouterr().out
+
+
+def test_a_configuration_with_a_fault_is_a_finding_and_no_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config" / "calculet-trio" / "service.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("schema: calculet-service/v1\nlisten: {port: none}\n")
+    assert run(["doctor", "--only", "configuration", "--json"]) == ExitCode.FAIL
+    [settings, *others] = json.loads(capsys.readouterr().out)["checks"]
+    assert (settings["name"], settings["status"]) == ("settings", "failure")
+    assert "listen.port" in settings["seen"]
+    assert {each["status"] for each in others} == {"ok"}
 
 
 # ---- for people -----------------------------------------------------------------------------------------

@@ -98,7 +98,9 @@ def test_a_primary_group_counts_like_any_other(tmp_path: Path) -> None:
 
 def test_root_is_a_warning(tmp_path: Path) -> None:
     tree = copy_of("board", tmp_path)
-    assert_found("account", surroundings(tree, tmp_path, account=Account.named("root", tree)), Mark.WARNING, "root")
+    assert_found(
+        "account", surroundings(tree, tmp_path, account=Account.named("root", tree)), Mark.WARNING, "may do everything"
+    )
 
 
 def test_an_account_is_read_from_the_trees_own_files(tmp_path: Path) -> None:

@@ -141,6 +141,33 @@ def test_room_is_looked_for_where_a_directory_will_be_made(tmp_path: Path) -> No
     assert free_bytes_at(tmp_path / "a" / "b") > 0
 
 
+# ---- settings -------------------------------------------------------------------------------------------
+
+
+def test_no_configuration_is_well(around: Surroundings) -> None:
+    assert_found("settings", around, Mark.OK, "defaults")
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "seen"),
+    [
+        ("schema: calculet-service/v1\nlisten: {port: 8081}\n", Mark.OK, "service.yaml"),
+        ("schema: calculet-service/v1\nlisten: {port: 99999}\n", Mark.FAILURE, "listen.port"),
+        ("schema: calculet-service/v1\nlisten: {prot: 8081}\n", Mark.FAILURE, "listen.prot"),
+        ("", Mark.FAILURE, "service.yaml"),
+        ("{", Mark.FAILURE, "service.yaml"),
+        (None, Mark.FAILURE, "service.yaml"),
+    ],
+)
+def test_a_configuration_is_checked(
+    around: Surroundings, tmp_path: Path, text: str | None, mark: Mark, seen: str
+) -> None:
+    path = tmp_path / "service.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert_found("settings", attrs.evolve(around, settings_file=path), mark, seen)
+
+
 # ---- directories ----------------------------------------------------------------------------------------
 
 
@@ -157,7 +184,9 @@ def test_a_file_in_the_way_is_a_failure(around: Surroundings, tmp_path: Path) ->
 def test_a_place_that_cannot_be_written_is_a_failure(
     around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)  # root may write anywhere
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: Path(path).exists() and not mode & os.W_OK
+    )  # root may write anywhere
     assert_found("directories", around, Mark.FAILURE, "packages", "cannot be made")
     (tmp_path / "packages").mkdir()
     assert_found("directories", around, Mark.FAILURE, "packages", "is not writable")

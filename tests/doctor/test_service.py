@@ -47,7 +47,7 @@ def serving(around: Surroundings, answers: dict[str, tuple[int, Any]]) -> Iterat
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield attrs.evolve(around, port=server.server_address[1])
@@ -170,6 +170,13 @@ def test_a_service_that_is_not_ready_says_why(around: Surroundings, status: str,
         assert_found("health", there, mark, "503", f"the service is {status}: golden")
 
 
+def test_the_status_line_counts_and_not_the_word_alone(around: Surroundings) -> None:
+    with serving(around, health(503, LIVE)) as there:
+        assert_found("health", there, Mark.FAILURE, "503")
+    with serving(around, {"/health": (200, LIVE), "/health/live": (500, LIVE)}) as there:
+        assert_found("port", there, Mark.FAILURE, "another program")
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"error": 3}', b"[" * 60_000])
 def test_a_broken_answer_of_a_service_is_a_failure(around: Surroundings, body: bytes) -> None:
     with serving(around, health(200, body)) as there:
@@ -201,6 +208,10 @@ def test_loopback_is_well(around: Surroundings, host: str) -> None:
 
 def test_an_address_that_others_reach_is_a_warning(around: Surroundings) -> None:
     assert_found("listen", attrs.evolve(around, host="0.0.0.0"), Mark.WARNING, "0.0.0.0", "no key")
+
+
+def test_an_address_that_others_reach_with_keys_is_well(around: Surroundings) -> None:
+    assert_found("listen", attrs.evolve(around, host="0.0.0.0", asks_for_keys=True), Mark.OK, "must show a key")
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "x" * 300, "a..b"])

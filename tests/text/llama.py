@@ -15,14 +15,6 @@ import pytest
 ANSWER_S = 60
 
 
-def vocabulary_of(gguf_file: Path) -> dict[str, Any]:
-    """What the package builder writes to ``vocabulary.json``."""
-    gguf = pytest.importorskip("gguf", reason="needs the host extra")
-    fields = gguf.GGUFReader(gguf_file).fields
-    names = {"model": "model", "pre": "pre", "tokens": "tokens", "token_types": "token_type", "merges": "merges"}
-    return {ours: fields[f"tokenizer.ggml.{theirs}"].contents() for ours, theirs in names.items()}
-
-
 def write_tiny_model(path: Path, vocabulary: Mapping[str, Any]) -> None:
     """A one-layer model of nothing, whose vocabulary is real: enough for llama.cpp to tokenize with."""
     gguf = pytest.importorskip("gguf", reason="needs the host extra")

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,11 +62,6 @@ def crossing_texts(count: int) -> Iterator[str]:
         yield "".join(rng.choice(pieces) for _ in range(rng.randint(1, 24)))
 
 
-@pytest.fixture(scope="module")
-def smollm2_vocabulary(smollm2_gguf: Path) -> dict[str, Any]:
-    return llama.vocabulary_of(smollm2_gguf)
-
-
 # ---- against llama.cpp ----------------------------------------------------------------------------
 
 
@@ -107,7 +101,7 @@ def test_megabytes_without_a_space_leave_other_threads_running(smollm2_vocabular
     def beat() -> None:
         nonlocal beats
         while not done.is_set():
-            time.sleep(0.001)  # gives the GIL up, and needs it back to count
+            done.wait(0.001)  # gives the GIL up, and needs it back to count
             beats += 1
 
     thread = threading.Thread(target=beat)

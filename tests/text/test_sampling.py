@@ -110,7 +110,7 @@ def test_ties_masks_and_nan(params: SamplingParams, logits: list[float], chance:
         (6, SamplingParams(temperature=0.5, top_k=3)),
         (1000, SamplingParams(temperature=0.8, top_k=40, top_p=0.95)),
         (1000, SamplingParams(top_p=0.6)),
-        (5000, SamplingParams(temperature=2.0, top_p=0.97)),
+        (3000, SamplingParams(temperature=2.0, top_p=0.97)),
         (1000, SamplingParams(min_p=0.1)),
         (6, SamplingParams(top_p=0.9, min_p=0.2)),
     ],

@@ -18,10 +18,12 @@ def _examine(surroundings: Surroundings) -> Finding:
             todo="serve on 127.0.0.1, or on an address that `ip address` shows",
         )
     remote = [address for address in found if not is_loopback(address)]
+    if remote and surroundings.asks_for_keys:
+        return ok(f"{host} ({remote[0]}) can be reached from other machines; clients must show a key")
     if remote:
         return warning(
             f"{host} ({remote[0]}) can be reached from other machines, and the service asks for no key",
-            todo="serve on 127.0.0.1 behind a proxy that knows its users, or be sure of the network",
+            todo="give the tenants keys in the configuration, or serve on 127.0.0.1 behind a proxy that asks",
         )
     return ok(f"{host} is reachable from this machine alone")
 

@@ -16,7 +16,7 @@ from calculet_trio.doctor.surroundings import Surroundings
 from calculet_trio.doctor.wording import count, listing
 from calculet_trio.errors import PackageError
 
-HASHING_S: Final = 1.0
+HASHING_S: Final = 0.7
 """All packages together; half of what a check may take (`calculet_trio.doctor.examination.CHECK_S`)."""
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from calculet_trio.doctor.addresses import to_connect
 
-ANSWER_S: Final = 0.8
+ANSWER_S: Final = 0.6
 """For each read; two looks stay within what a check may take. Health is answered from memory, in milliseconds."""
 BODY_BYTES_MAX: Final = 64 * 1024
 

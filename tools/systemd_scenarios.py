@@ -1,0 +1,274 @@
+"""What the unit does when it starts, crashes, hangs and stops; inside the lab of tools/systemd_lab.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+UNIT = "calculet-trio.service"
+HOME = Path(os.environ.get("HOME", "/nonexistent"))
+CONFIG = HOME / ".config" / "calculet-trio" / "service.yaml"
+SCRIPT = HOME / "script.yaml"
+SERVICE_LOG = HOME.parent / "service.log"
+PORT = 8080
+PATIENCE_S = 60
+SEEN = ("ActiveState", "SubState", "Result", "ExecMainStatus", "NRestarts", "MainPID", "StatusText")
+
+GOOD_CONFIG = f"""\
+schema: calculet-service/v1
+listen: {{port: {PORT}}}
+device: {{runtime: scripted}}
+models: [{{package: {SCRIPT}}}]
+timeouts: {{job_s: 12, watchdog_s: 20, drain_s: 40, streams_s: 20}}
+"""
+SCRIPT_TEXT = """\
+model: m
+load_s: {load_s}
+replies:
+  - {{when: hang, tokens: [{{text: a, fault: hang}}]}}
+  - {{when: stuck, tokens: [{{text: a, fault: stuck}}]}}
+  - {{when: slow, tokens: [{{text: slow, delay_s: 10}}]}}
+  - {{when: stream, tokens: [{{text: x, delay_s: 0.3, times: 10}}]}}
+  - {{tokens: [hello]}}
+"""
+
+
+class Unlike(Exception):
+    """Something else was seen than what should be."""
+
+
+# ---- what a person would type ---------------------------------------------------------------------
+
+
+def systemctl(*words: str) -> subprocess.CompletedProcess[str]:
+    """Ask the user manager."""
+    return subprocess.run(
+        ["systemctl", "--user", *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def look() -> dict[str, str]:
+    """What systemd knows of the service."""
+    shown = systemctl("show", UNIT, "--property", ",".join(SEEN)).stdout
+    return dict(line.split("=", 1) for line in shown.splitlines())
+
+
+def chat(prompt: str = "hi") -> str:
+    """The reply to a prompt, or what came instead of one."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", body)
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return str(json.load(answer)["choices"][0]["message"]["content"])
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"HTTP {error.code} {json.load(error)['error']['code']}"
+    except OSError as error:
+        return f"no answer: {error}"
+
+
+def say(text: str) -> None:
+    """One line below the scenario's."""
+    print(f"    {text}", flush=True)
+
+
+def show(state: dict[str, str], *names: str) -> None:
+    """Say some of what systemd knows."""
+    say(", ".join(f"{name}={state.get(name, '')}" for name in names))
+
+
+def expect(what: str, seen: object, right: object) -> None:
+    """Raise `Unlike` if it is not right."""
+    if seen != right:
+        raise Unlike(f"{what}: {seen!r} was seen, and should be {right!r}")
+
+
+def wait_for(what: str, holds: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+    """Look at the service until it is as it should be."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds(state := look()):
+        if time.monotonic() > deadline_s:
+            raise Unlike(f"{what} was not seen within {PATIENCE_S} s; last: {state}")
+        time.sleep(0.05)
+    return state
+
+
+def start(*, load_s: float = 0.2) -> dict[str, str]:
+    """A service that runs, begun anew if none does."""
+    SCRIPT.write_text(SCRIPT_TEXT.format(load_s=load_s))
+    CONFIG.parent.mkdir(parents=True, exist_ok=True)
+    CONFIG.write_text(GOOD_CONFIG)
+    if look()["ActiveState"] != "active":
+        systemctl("reset-failed", UNIT)
+        answer = systemctl("start", UNIT)
+        expect("systemctl start", (answer.returncode, answer.stderr), (0, ""))
+    return look()
+
+
+def restarted(before: dict[str, str], *, result: str, status: str) -> None:
+    """It ended as it should, is up again by itself, and answers."""
+    ended = wait_for("the end", lambda now: now["SubState"] == "auto-restart" or now["MainPID"] != before["MainPID"])
+    show(ended, "SubState", "Result", "ExecMainStatus")
+    expect("how it ended", (ended["Result"], ended["ExecMainStatus"]), (result, status))
+    count = str(int(before["NRestarts"]) + 1)
+    after = wait_for("a restart", lambda now: now["ActiveState"] == "active" and now["NRestarts"] == count)
+    show(after, "ActiveState", "NRestarts", "StatusText")
+    expect("a chat after it", chat(), "hello")
+
+
+# ---- scenarios ------------------------------------------------------------------------------------
+
+
+def starts() -> None:
+    """The start is over when, and not before, a chat is answered."""
+    state = start()
+    show(state, "ActiveState", "SubState", "StatusText")
+    expect("the state", (state["ActiveState"], state["SubState"]), ("active", "running"))
+    expect("the status", state["StatusText"], f"serving m on port {PORT}")
+    expect("a chat at once", chat(), "hello")
+
+
+def loads_longer_than_a_start_may_take() -> None:
+    """A load of 20 s under TimeoutStartSec=8 is waited for, because it says that it goes on."""
+    systemctl("stop", UNIT)
+    SCRIPT.write_text(SCRIPT_TEXT.format(load_s=20))
+    systemctl("start", "--no-block", UNIT)
+    state = wait_for("a status while loading", lambda now: "configuring m" in now["StatusText"])
+    show(state, "ActiveState", "StatusText")
+    expect("the state while loading", state["ActiveState"], "activating")
+    expect("a chat while loading", chat(), "HTTP 503 loading")
+    state = wait_for("the end of the load", lambda now: now["ActiveState"] != "activating")
+    show(state, "ActiveState", "Result", "NRestarts", "StatusText")
+    expect("the state", (state["ActiveState"], state["NRestarts"]), ("active", "0"))
+    expect("a chat", chat(), "hello")
+
+
+def is_killed() -> None:
+    """Killed with -9: a new process."""
+    before = start()
+    os.kill(int(before["MainPID"]), signal.SIGKILL)
+    restarted(before, result="signal", status="9")
+
+
+def hangs() -> None:
+    """A device job that never ends: the client is told, exit code 75, a new process."""
+    before = start()
+    answer = chat("hang")
+    say(f"the client: {answer}")
+    expect("the answer", answer, "HTTP 503 timeout")
+    restarted(before, result="exit-code", status="75")
+
+
+def gets_stuck() -> None:
+    """A device call that ignores its timeout: the same, with the thread left behind."""
+    before = start()
+    answer = chat("stuck")
+    say(f"the client: {answer}")
+    expect("the answer", answer, "HTTP 503 timeout")
+    restarted(before, result="exit-code", status="75")
+
+
+def freezes() -> None:
+    """A process that does nothing any more: the watchdog ends it, a new process."""
+    before = start()
+    os.kill(int(before["MainPID"]), signal.SIGSTOP)
+    restarted(before, result="watchdog", status="6")
+
+
+def is_slow() -> None:
+    """A step of 10 s under WatchdogSec=6 is no hang."""
+    before = start()
+    expect("the reply", chat("slow"), "slow")
+    after = look()
+    show(after, "ActiveState", "NRestarts", "StatusText")
+    expect("the process", (after["MainPID"], after["NRestarts"]), (before["MainPID"], before["NRestarts"]))
+
+
+def stops() -> None:
+    """Stopped: the open reply ends, exit code 0, no restart."""
+    start()
+    command = [sys.executable, __file__, "chat", "stream"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        metrics = f"http://127.0.0.1:{PORT}/metrics"
+        deadline_s = time.monotonic() + PATIENCE_S
+        while b"vllm:num_requests_running 1.0" not in urllib.request.urlopen(metrics, timeout=PATIENCE_S).read():
+            if time.monotonic() > deadline_s:
+                raise Unlike("the open reply was not seen in /metrics")
+        systemctl("stop", UNIT)
+        reply = client.communicate(timeout=PATIENCE_S)[0].strip()
+    say(f"the client: {reply}")
+    state = look()
+    show(state, "ActiveState", "Result", "ExecMainStatus")
+    expect("the open reply", reply, "x" * 10)
+    expect("the end", [state[name] for name in SEEN[:4]], ["inactive", "dead", "success", "0"])
+
+
+def is_misconfigured() -> None:
+    """A configuration that is refused: exit code 78, and it stays down."""
+    systemctl("stop", UNIT)
+    CONFIG.write_text(GOOD_CONFIG + "colour: blue\n")
+    systemctl("start", UNIT)
+    state = wait_for("the end", lambda now: now["ActiveState"] != "activating")
+    show(state, "ActiveState", "SubState", "Result", "ExecMainStatus", "NRestarts")
+    # "failed" is for good: a unit that is to be restarted is "activating (auto-restart)" until then.
+    expect("the end", [state[name] for name in SEEN[:5]], ["failed", "failed", "exit-code", "78", "0"])
+
+
+SHORT = (starts, is_killed, hangs, freezes, stops, is_misconfigured)
+ALL = (
+    starts,
+    loads_longer_than_a_start_may_take,
+    is_killed,
+    hangs,
+    gets_stuck,
+    freezes,
+    is_slow,
+    stops,
+    is_misconfigured,
+)
+
+
+def run(*, short: bool) -> int:
+    """Every scenario, whatever the ones before say; 0 if all was as it should be."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while systemctl("daemon-reload").returncode:
+        if time.monotonic() > deadline_s:
+            print("FAIL: the user manager does not answer\n" + tail(HOME.parent / "user-manager.log"))
+            return 1
+        time.sleep(0.1)
+    print(subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0])
+    failed = []
+    scenarios = SHORT if short else ALL
+    for number, scenario in enumerate(scenarios, 1):
+        began_s = time.monotonic()
+        print(f"{number}. {scenario.__name__.replace('_', ' ')}: {scenario.__doc__}", flush=True)
+        try:
+            scenario()
+            print(f"  ✓ {time.monotonic() - began_s:.1f} s", flush=True)
+        except Exception as error:  # noqa: BLE001 - the others are still worth seeing
+            failed.append(scenario.__name__)
+            print(f"  ✗ {error if isinstance(error, Unlike) else traceback.format_exc()}", flush=True)
+            print(tail(SERVICE_LOG), flush=True)
+    systemctl("stop", UNIT)
+    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(scenarios)} scenarios")
+    return 1 if failed else 0
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, set off from what the lab says."""
+    text = log.read_text(errors="replace").splitlines() if log.exists() else ["(nothing was logged)"]
+    return "\n".join(f"    | {line}" for line in text[-lines:])
+
+
+if __name__ == "__main__":
+    print(chat(sys.argv[2]))
