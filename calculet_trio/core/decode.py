@@ -84,7 +84,7 @@ class DecodeScheduler:
         if not ready or len(ready) >= largest or not joinable():
             return None
         oldest_s = min(request.ready_s for request in ready)
-        latest_start_s = min(request.order_deadline_s for request in ready) - self._rates.slowest_decode_s
+        latest_start_s = min(request.deadline_s for request in ready) - self._rates.slowest_decode_s
         return min(oldest_s + window_s, latest_start_s - window_s)
 
     def plan(self, job: JobId, now: float) -> tuple[DecodeJob, list[Request]]:

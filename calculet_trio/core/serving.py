@@ -28,7 +28,7 @@ from calculet_trio.core.effects import (
 )
 from calculet_trio.core.endings import DRAINING, LANES_LOST, LOADING, Endings, device_failed
 from calculet_trio.core.events import Event, FaultReason
-from calculet_trio.core.generation import GenerationEvent, ModelGeneration
+from calculet_trio.core.generation import GenerationEvent, GenerationState, ModelGeneration
 from calculet_trio.core.health import EngineHealth
 from calculet_trio.core.jobs import EngineId, JobTable
 from calculet_trio.core.lanes import KvLane, LaneState
@@ -98,6 +98,7 @@ class ServingCore:
         self._expire(now)
         self._admit(now)
         self._schedule(now)
+        self._forget_unloaded()
         self._conclude_drain()
         effects = self._effects[:]
         self._effects.clear()
@@ -267,6 +268,18 @@ class ServingCore:
             generation.shape = event.shape
             self._served[generation.id] = Served(generation, event.shape, self.policy, event.evidence)
             self._alias[generation.alias] = generation.id
+        elif event.step is GenerationEvent.RECOVERED:
+            self._queue.bring_back(generation.id)
+        elif event.step is GenerationEvent.UNLOADED:
+            self._unloaded(generation)
+
+    def _unloaded(self, generation: ModelGeneration) -> None:
+        """Nobody can be served by it any more: whoever still waits for it is told, and its name is free."""
+        for request in self._registry:
+            if request.is_waiting and request.generation == generation.id:
+                self._endings.refuse(request, LOADING)
+        if self._alias.get(generation.alias) == generation.id:
+            del self._alias[generation.alias]
 
     def _drain_began(self, event: ev.DrainBegan) -> None:
         self._is_draining = True
@@ -291,10 +304,13 @@ class ServingCore:
     def _admit(self, now: float) -> None:
         while self._allocation.allows(now) and (request := self._queue.peek()) is not None:
             served = self._served[request.generation]
-            if served.is_ready and not self._admission.may_ever_admit(served.lanes, request):
+            if not served.is_ready:
+                self._queue.set_aside(request)
+                continue
+            if not self._admission.may_ever_admit(served.lanes, request):
                 self._endings.refuse(request, LANES_LOST)
                 continue
-            if not served.is_ready or not self._admission.may_admit(served.lanes, request):
+            if not self._admission.may_admit(served.lanes, request):
                 return
             self._queue.pop()
             lane = served.lanes.reserve(request.id, request.tokens_at_most)
@@ -313,7 +329,7 @@ class ServingCore:
         return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 
     def _submit_next(self, engine: EngineId, now: float) -> bool:
-        for served in self._served.values():
+        for generation, served in self._served.items():
             planned = served.plan(self._jobs.new_id(), now)
             if planned is None:
                 continue
@@ -323,8 +339,19 @@ class ServingCore:
                 self._registry.move(request, RequestEvent.SUBMIT)
             self._jobs.open(job, engine, now)
             self._effects.append(SubmitJob(engine, job))
+            self._served[generation] = self._served.pop(generation)  # generations take turns: to the end of the line
             return True
         return False
+
+    def _forget_unloaded(self) -> None:
+        """An unloaded generation is let go once all its lanes are back; one with an Unknown lane never is."""
+        for generation in list(self._generations.values()):
+            if generation.state is not GenerationState.UNLOADED:
+                continue
+            served = self._served.get(generation.id)
+            if served is None or served.lanes.free == len(served.lanes):
+                del self._generations[generation.id]
+                self._served.pop(generation.id, None)
 
     def _conclude_drain(self) -> None:
         if not self._is_draining or self._said_drained or len(self._registry):

@@ -7,21 +7,28 @@ A request that becomes active is charged at once for all it may use, ``cost = pr
 the tenant whose head has the least ``virtual_finish = tenant_time + cost / weight``, where a tenant that had
 nothing waiting starts from ``max(tenant_time, global_time)``.
 
-Let two tenants f and g have requests waiting throughout an interval, let ``c`` be the largest cost of a
-request, and let each have at most ``B`` requests active (lanes). Claim: from any instant of the interval to
-any later one, the work *served* to them differs, by weight, by no more than
+Let two tenants f and g have requests waiting throughout an interval, neither at a limit of its own, with
+weights that do not change; let ``c_f`` and ``c_g`` be the largest cost of a request of each, and let all tenants
+together have at most ``B`` requests active (lanes). Claim: from any instant of the interval to any later one,
+the work *served* to the two differs, by weight, by no more than
 
-    |S_f/w_f - S_g/w_g|  <=  (B + 1) * (c/w_f + c/w_g)
+    |S_f/w_f - S_g/w_g|  <=  (B + 1) * (c_f/w_f + c_g/w_g)
 
-Proof. Write ``V`` for a tenant's virtual time and ``U`` for what it was charged and has not used yet, by
-weight; ``0 <= U <= B c/w``. Let ``V' = V - U``. Charging adds the same to ``V`` and ``U``, settling takes the
-same from both, and work lowers ``U`` alone: so while a tenant has requests waiting (its ``V`` is not lifted)
-``V'`` grows by exactly ``S/w``. At the moment t at which f was last chosen, its new ``V_f`` was no more than
-``V_g + c/w_g``, that is, ``V'_f + U_f <= V'_g + U_g + c/w_g``. Since then f can have gained only what it had
-active, ``U_f(t)``, and g has lost nothing; so now ``V'_f <= V'_g + U_g(t) + c/w_g <= V'_g + (B + 1) c/w_g``.
-The same holds with f and g exchanged, and at the beginning of the interval; a difference that lies between
-``-(B + 1) c/w_f`` and ``(B + 1) c/w_g`` at both ends changes by no more than the claim. Prefill that cannot be
-preempted does not enter: it delays work, it makes none.
+Proof. Write ``V`` for a tenant's virtual time, ``G`` for the global one, ``U`` for what a tenant was charged and
+has not used yet, by weight; ``0 <= U <= B c/w``. Let ``V' = V - U``. Charging adds the same to ``V`` and ``U``,
+settling takes the same from both, work lowers ``U`` alone: so while a tenant has requests waiting (its ``V`` is
+not lifted) ``V'`` grows by exactly ``S/w``. It stays in a band around ``G``:
+
+- ``V' <= V <= G + c/w``. A request starts at its tenant's ``V``, which ``G`` then is not behind, and adds no more
+  than ``c/w``; lifting goes to ``G``; nothing else raises ``V``.
+- ``V' >= G - B c/w`` while the tenant waits. When it began to, ``V >= G``, and ``U <= B c/w``. Later ``G`` grows
+  only by the choice of some head. If that is the tenant's own, ``G`` becomes its ``V`` of just before, when at
+  most ``B - 1`` of its requests were active. If it is another's, that head's finish, and the more its start,
+  ``G``, was no more than ``V + c/w``, and it took a lane, so that again ``V' >= V - (B - 1) c/w``.
+
+So at every instant ``V'_f - V'_g`` lies between ``-(c_g/w_g + B c_f/w_f)`` and ``c_f/w_f + B c_g/w_g``, and from one
+instant to another it changes by no more than the claim. Prefill that cannot be preempted does not enter: it
+delays work, it makes none.
 
 VTC (Sheng et al., OSDI'24) is ``2 max(w_p L_input, w_q M)`` for equal weights, ``M`` being the tokens of a
 whole batch, since it charges token by token. With ``M = B * output`` both are of the order of ``B`` replies;
@@ -36,6 +43,7 @@ import heapq
 
 from calculet_trio.core.request import Request
 from calculet_trio.core.tenants import Tenant, Tenants
+from calculet_trio.ids import GenerationId, RequestId
 
 
 class TenantQueue:
@@ -43,7 +51,7 @@ class TenantQueue:
 
     The global time is the largest virtual start that was served. A tenant that comes back with nothing
     waiting is lifted to it: idle time banks no credit. A tenant at its own limit of active sequences is passed
-    over and loses nothing.
+    over and loses nothing. Requests whose model is not ready are set aside, out of everybody's way.
     """
 
     _FLOOR = 64
@@ -55,6 +63,7 @@ class TenantQueue:
         self._global_time = 0.0
         self._waiting = 0
         self._waiting_weight = 0.0
+        self._aside: dict[RequestId, Request] = {}
 
     def __len__(self) -> int:
         return self._waiting
@@ -73,7 +82,7 @@ class TenantQueue:
         """The request whose turn it is, of those whose tenants may have one more."""
         while self._heap:
             _, ticket, tenant = self._heap[0]
-            if ticket == tenant.ticket and tenant.waiting and tenant.admits_more():
+            if ticket == tenant.ticket:
                 return next(iter(tenant.waiting.values()))
             heapq.heappop(self._heap)
         return None
@@ -97,8 +106,21 @@ class TenantQueue:
         self.settle(request, used=0.0)
         self._enter(request, front=True)
 
+    def set_aside(self, request: Request) -> None:
+        """The request's model is not ready: it keeps its place before its tenant's others, and holds up nobody."""
+        self.discard(request)
+        self._aside[request.id] = request
+
+    def bring_back(self, generation: GenerationId) -> None:
+        """The generation is ready again: its requests wait in front of their tenants' others, in their old order."""
+        back = [request for request in self._aside.values() if request.generation == generation]
+        for request in reversed(back):
+            del self._aside[request.id]
+            self._enter(request, front=True)
+
     def discard(self, request: Request) -> None:
         """A request ended while it waited; one that never queued is no error."""
+        self._aside.pop(request.id, None)
         tenant = self._tenants.of(request.tenant)
         if request.id not in tenant.waiting:
             return
@@ -142,9 +164,10 @@ class TenantQueue:
         tenant.waiting[request.id] = request
         if front:
             tenant.waiting.move_to_end(request.id, last=False)
-        elif len(tenant.waiting) == 1:
+        is_alone = len(tenant.waiting) == 1
+        if is_alone:
             tenant.virtual_time = max(tenant.virtual_time, self._global_time)
-        if front or len(tenant.waiting) == 1:
+        if front or is_alone:
             self._rank(tenant)
 
     def _left(self, tenant: Tenant) -> None:

@@ -101,12 +101,16 @@ class LongQuota:
         """A long prefill has ended."""
         self._spells.append((now, device_s))
         self._spent_s += device_s
+        self._forget(now)
 
     def allows(self, now: float) -> bool:
         """Whether another long prefill may go before other work."""
+        self._forget(now)
+        return self._share >= 1.0 or self._spent_s < self._share * self._WINDOW_S
+
+    def _forget(self, now: float) -> None:
         while self._spells and self._spells[0][0] <= now - self._WINDOW_S:
             self._spent_s -= self._spells.popleft()[1]
-        return self._share >= 1.0 or self._spent_s < self._share * self._WINDOW_S
 
 
 def turns_of(policy: QueuePolicy) -> Turns:
