@@ -5,6 +5,8 @@ It knows the rules of SPEC section 7 from the other side: it is told jobs and re
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from calculet_trio.core.jobs import DecodeJob, EngineId, Job, LaneWork, PrefillJob
 from calculet_trio.ids import JobId, LaneId, RequestId, SequenceId
 
@@ -16,12 +18,14 @@ class Device:
         sequence: the KV sequence that each lane holds; None for an empty lane.
         content: the tokens committed to each lane.
         dirty: lanes whose last job's output failed: what they hold may only be thrown away.
+        pool: the KV pool that the lane's sequence has been decoded in; None before that.
         lost: lanes of which nobody knows what they hold; they may never be named again.
     """
 
     def __init__(self, lanes: int, engines: tuple[EngineId, ...]) -> None:
         self.sequence: dict[LaneId, SequenceId | None] = {LaneId(lane): None for lane in range(lanes)}
         self.content: dict[LaneId, list[int]] = {LaneId(lane): [] for lane in range(lanes)}
+        self.pool: dict[LaneId, str | None] = {}
         self.dirty: set[LaneId] = set()
         self.lost: set[LaneId] = set()
         self.jobs: dict[JobId, Job] = {}
@@ -42,6 +46,7 @@ class Device:
         self._sequences += 1
         sequence = self.sequence[lane] = SequenceId(self._sequences)
         self.content[lane] = []
+        self.pool[lane] = None
         return sequence
 
     def begin_release(self, lane: LaneId, sequence: SequenceId) -> None:
@@ -76,6 +81,9 @@ class Device:
             assert self.sequence[work.lane] == work.sequence, "the lane holds another sequence"
             assert work.position == len(self.content[work.lane]), "a position is the committed length"
             out.add(work.lane)
+            if isinstance(job, DecodeJob):
+                assert self.pool[work.lane] in (None, job.profile.kv_pool), "its KV lies where this profile cannot read"
+                self.pool[work.lane] = job.profile.kv_pool
         _expect_shape(job)
         self.jobs[job.job] = job
         self._engine_of[job.job] = engine
@@ -91,6 +99,10 @@ class Device:
             if dirty:
                 self.dirty.add(work.lane)
         return ended
+
+    def lose_lanes(self, lanes: Collection[LaneId]) -> None:
+        """Of these lanes nobody knows what they hold; the device is sure about the others."""
+        self.lost.update(lanes)
 
     def lose(self, job: JobId) -> Job:
         """Nobody knows what the job does: its engine and its lanes are gone."""
@@ -128,7 +140,9 @@ def _expect_shape(job: Job) -> None:
             assert job.phase == "decode"
             assert len(job.lanes) <= job.profile.compiled_batch
             for work in job.lanes:
-                assert work.index == work.lane - job.first_lane
+                if job.first_lane is not None:
+                    assert work.index == work.lane - job.first_lane
                 assert 0 <= work.index < job.profile.compiled_batch
                 assert len(work.tokens) == 1
                 assert work.position < job.profile.max_seq
+            assert len({work.index for work in job.lanes}) == len(job.lanes), "a row for each"

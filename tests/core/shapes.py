@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from calculet_trio.core.admission import AdmissionPolicy
+from calculet_trio.core.evidence import CAPABILITIES, Combination, Evidence, EvidenceRecord
 from calculet_trio.core.lanes import KvLane
-from calculet_trio.core.policy import Policy
-from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
+from calculet_trio.core.policy import AdmissionPolicy, Policy
+from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, LaneLayout, ModelShape, PrefillProfile
 from calculet_trio.core.request import Request, RequestEvent
 from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
 
@@ -21,19 +22,40 @@ def small_shape(
     batches: tuple[int, ...] = (1, 2, 4),
     max_seq: int = 64,
     prefill_max_seq: int | None = None,
+    holds: Mapping[int, int] | None = None,
+    pools: Mapping[int, str] | None = None,
+    layout: LaneLayout = LaneLayout.CONTIGUOUS,
+    lane_fault_isolation: bool = False,
 ) -> ModelShape:
-    """A model of a few lanes; profiles that are larger than it are left out."""
+    """A model of a few lanes; profiles that are larger than it are left out.
+
+    ``holds`` and ``pools`` say, by batch, which profiles have a ``max_seq`` or a KV pool of their own.
+    """
     return ModelShape(
         prefill=PrefillProfile("prefill", max_seq if prefill_max_seq is None else prefill_max_seq),
         decode=tuple(
-            BatchProfile(f"decode_b{batch}", batch, max_seq, InactiveLanePolicy.VALID_MASK)
+            BatchProfile(
+                f"decode_b{batch}",
+                batch,
+                (holds or {}).get(batch, max_seq),
+                InactiveLanePolicy.VALID_MASK,
+                (pools or {}).get(batch, "main"),
+            )
             for batch in batches
             if batch <= lanes
         ),
         lanes=lanes,
         max_seq=max_seq,
         vocab_size=1_000_000,
+        layout=layout,
+        lane_fault_isolation=lane_fault_isolation,
     )
+
+
+def evidence_of(capability: str) -> Evidence:
+    """Evidence that has earned the one capability."""
+    here = Combination("sha of this package", "0.7.6", "emulated")
+    return Evidence(here, [EvidenceRecord(here, frozenset(CAPABILITIES[capability].conditions), "record 1")])
 
 
 def small_policy(**admission: Any) -> Policy:
@@ -42,10 +64,23 @@ def small_policy(**admission: Any) -> Policy:
 
 
 def make_request(
-    number: int, *, tenant: str = "a", prompt_tokens: int = 3, max_new_tokens: int = 4, deadline_s: float = 1000.0
+    number: int,
+    *,
+    tenant: str = "a",
+    prompt_tokens: int = 3,
+    max_new_tokens: int = 4,
+    deadline_s: float = 1000.0,
+    order_deadline_s: float | None = None,
 ) -> Request:
     """A request that was just created, with its prompt known already."""
-    request = Request(RequestId(number), tenant=tenant, generation=GENERATION, arrived_s=0.0, deadline_s=deadline_s)
+    request = Request(
+        RequestId(number),
+        tenant=tenant,
+        generation=GENERATION,
+        arrived_s=0.0,
+        deadline_s=deadline_s,
+        order_deadline_s=deadline_s if order_deadline_s is None else order_deadline_s,
+    )
     request.prompt = tuple(range(1, prompt_tokens + 1))
     request.max_new_tokens = max_new_tokens
     return request
@@ -74,6 +109,8 @@ def decoding_request(number: int, *, lane: int, **known: Any) -> Request:
     assert request.lane is not None
     request.lane.submit(len(request.prompt))
     request.lane.commit()
+    request.prefilled_tokens = len(request.prompt)
+    request.weight = 1.0  # charged, as every admitted request is
     request.advance(RequestEvent.SUBMIT)
     request.advance(RequestEvent.COMMIT)
     request.generated.append(1000 * number + 1)

@@ -17,6 +17,8 @@ class Stream:
     Attributes:
         deadline_s: when it must have ended, but for a job that is out.
         granted: tokens of reply it may get; 0 until it was offered.
+        prefilled: tokens of its prompt that are in its lane.
+        ready_s: since when it has waited for an engine.
         stopped: a result said that its reply came to its natural end.
         shut_down: the drain's time was over while it was alive.
     """
@@ -28,6 +30,8 @@ class Stream:
     prompt: tuple[int, ...] = ()
     granted: int = 0
     admitted: Admit | None = None
+    prefilled: int = 0
+    ready_s: float = 0.0
     tokens: list[int] = attrs.field(factory=list)
     cancelled: bool = False
     shut_down: bool = False
@@ -40,8 +44,8 @@ class Stream:
 
     @property
     def written(self) -> list[int]:
-        """What its lane holds between two jobs: all but the last token sampled."""
-        return [*self.prompt, *self.tokens[:-1]] if self.tokens else []
+        """What its lane holds between two jobs: what was prefilled of its prompt, and all tokens but the last."""
+        return [*self.prompt[: self.prefilled], *self.tokens[:-1]]
 
     def place(self) -> None:
         assert self.is_open

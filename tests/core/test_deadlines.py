@@ -7,6 +7,7 @@ import pytest
 from calculet_trio.core.deadlines import Deadlines
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import RequestId
 from tests.core.shapes import GENERATION
 
@@ -15,12 +16,17 @@ class Watch:
     """A registry with its deadlines."""
 
     def __init__(self) -> None:
-        self.registry = RequestRegistry()
+        self.registry = RequestRegistry(Tenants({}))
         self.deadlines = Deadlines(self.registry)
 
     def add(self, number: int, deadline_s: float) -> Request:
         request = self.registry.create(
-            RequestId(number), tenant="a", generation=GENERATION, arrived_s=0.0, deadline_s=deadline_s
+            RequestId(number),
+            tenant="a",
+            generation=GENERATION,
+            arrived_s=0.0,
+            deadline_s=deadline_s,
+            order_deadline_s=1000.0,
         )
         self.deadlines.watch(request)
         return request

@@ -40,13 +40,13 @@ def kinds(world: World) -> list[type]:
 def test_the_way_of_one_request() -> None:
     world = World()
     request = world.arrive()
-    assert world.effects == [Place(request, GENERATION)]
+    assert world.effects == [Place(request, GENERATION, "a")]
     world.offer(request, prompt_tokens=5, max_new_tokens=2)
     assert world.effects == [AllocateSequence(GENERATION, 0, request, 7)]
     world.pass_time(0.25)
     world.allocate(request)
     assert kinds(world) == [Admit, SubmitJob]
-    assert world.effects[0] == Admit(request, 5, 2, queued_s=0.25)
+    assert world.effects[0] == Admit(request, 5, 2, queued_s=0.25, expected_wait_s=0.0)
     assert isinstance(world.job, PrefillJob)
     world.finish(world.job.job)
     assert kinds(world) == [Deliver, SubmitJob]
@@ -271,7 +271,7 @@ def test_a_new_generation_takes_over_the_name_and_the_old_one_finishes() -> None
         world.tell(ev.GenerationAdvanced(other, ALIAS, step))
     world.tell(ev.GenerationAdvanced(other, ALIAS, GenerationEvent.PUBLISH, world.shape))
     new = world.arrive()
-    assert world.effects == [Place(new, other)]
+    assert world.effects == [Place(new, other, "a")]
     world.cancel(new)
     world.run()
     assert isinstance(world.streams[old].end, Finish)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -17,9 +16,19 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.effects import Drop, Fail, Finish, Refuse
 from calculet_trio.core.events import CancelReason, FaultReason
 from calculet_trio.core.jobs import EngineId
-from calculet_trio.core.policy import QueuePolicy
+from calculet_trio.core.policy import (
+    AdmissionPolicy,
+    BatchPolicy,
+    DecodeOrder,
+    DecodePolicy,
+    Policy,
+    QueuePolicy,
+    TenantPolicy,
+    TurnPolicy,
+)
+from calculet_trio.core.profiles import LaneLayout, ModelShape
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
-from tests.core.shapes import small_policy, small_shape
+from tests.core.shapes import evidence_of, small_shape
 from tests.core.world import World
 
 TENANTS = ("a", "b", "c")
@@ -30,25 +39,75 @@ MAX_SEQ = 24
 picks = st.integers(0, 999)
 
 
+tenant_policies = st.dictionaries(
+    st.sampled_from(TENANTS),
+    st.builds(
+        TenantPolicy,
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        max_active_sequences=st.none() | st.integers(1, 3),
+        max_waiting_tokens=st.none() | st.integers(3, 30),
+        requests_per_s=st.none() | st.sampled_from([0.5, 20.0]),
+        deadline_s=st.none() | st.sampled_from([5.0, 200.0]),
+    ),
+)
+
+
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """Small devices with small budgets, so that every limit is met soon."""
+def shapes(draw: st.DrawFn) -> ModelShape:
+    """Small models; the profile of one lane always holds everything, so that no pool is without a wide one."""
     lanes = draw(st.integers(1, 5), label="lanes")
-    batches = draw(st.sampled_from([(1,), (1, 2), (1, 2, 4), (1, 4), (1, 5)]), label="batches")
-    engines = draw(st.sampled_from([(EngineId.PING,), (EngineId.PING, EngineId.PONG)]), label="engines")
-    prefill_max_seq = draw(st.sampled_from([MAX_SEQ, 16]), label="prefill_max_seq")
-    policy = attrs.evolve(
-        small_policy(
+    larger = draw(st.sampled_from([(), (2,), (2, 4), (4,), (5,)]), label="batches")
+    own_pool = draw(st.booleans(), label="own_pool")
+    return small_shape(
+        lanes,
+        batches=(1, *larger),
+        max_seq=MAX_SEQ,
+        prefill_max_seq=draw(st.sampled_from([MAX_SEQ, 16]), label="prefill_max_seq"),
+        holds={batch: draw(st.sampled_from([MAX_SEQ, 12]), label="holds") for batch in larger},
+        pools=dict.fromkeys(larger, "second") if own_pool else {},
+        layout=draw(st.sampled_from(LaneLayout), label="layout"),
+        lane_fault_isolation=draw(st.booleans(), label="lane_fault_isolation"),
+    )
+
+
+@st.composite
+def policies(draw: st.DrawFn, lanes: int, engines: int) -> Policy:
+    """Small budgets, so that every limit is met soon."""
+    return Policy(
+        admission=AdmissionPolicy(
             max_sequences=draw(st.none() | st.integers(1, lanes), label="max_sequences"),
             max_kv_tokens=draw(st.none() | st.integers(MAX_SEQ, lanes * MAX_SEQ), label="max_kv_tokens"),
             max_waiting_requests=draw(st.integers(0, 5), label="max_waiting_requests"),
             max_waiting_prompt_tokens=draw(st.integers(5, 60), label="max_waiting_prompt_tokens"),
-            max_inflight_jobs=draw(st.integers(1, len(engines)), label="max_inflight_jobs"),
+            max_inflight_jobs=draw(st.integers(1, engines), label="max_inflight_jobs"),
         ),
-        queues=QueuePolicy(short_prefill_max_tokens=4, medium_prefill_max_tokens=10),
+        queues=QueuePolicy(
+            policy=draw(st.sampled_from(TurnPolicy), label="turns"),
+            short_prefill_max_tokens=4,
+            medium_prefill_max_tokens=10,
+            long_quota=draw(st.sampled_from([1.0, 0.01]), label="long_quota"),
+            prefill_chunk_tokens=draw(st.integers(1, 6), label="prefill_chunk_tokens"),
+        ),
+        decode=DecodePolicy(
+            order=draw(st.sampled_from(DecodeOrder), label="order"),
+            tenant_lane_share=draw(st.sampled_from([1.0, 0.5]), label="tenant_lane_share"),
+        ),
+        batch=BatchPolicy(
+            batching_window_s=draw(st.sampled_from([0.0, 0.25, 2.0]), label="batching_window_s"),
+            thresholds=draw(st.sampled_from([{}, {2: 2, 4: 3}, {1: 1}]), label="thresholds"),
+        ),
+        tenants=draw(tenant_policies, label="tenants"),
     )
-    shape = small_shape(lanes, batches=batches, max_seq=MAX_SEQ, prefill_max_seq=prefill_max_seq)
-    return World(shape, policy=policy, engines=engines)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """A model under a policy, on a device of one engine or two."""
+    shape = draw(shapes())
+    engines = draw(st.sampled_from([(EngineId.PING,), (EngineId.PING, EngineId.PONG)]), label="engines")
+    policy = draw(policies(shape.lanes, len(engines)))
+    evidence = draw(st.sampled_from([None, evidence_of("incremental_prefill")]), label="evidence")
+    return World(shape, policy=policy, engines=engines, evidence=evidence)
 
 
 def nth(items: Any, pick: int) -> Any:
@@ -121,6 +180,15 @@ class ServingMachine(RuleBasedStateMachine):
     def finish_without_results(self, pick: int) -> None:
         self.world.finish(nth(self.world.jobs, pick), mute=True)
 
+    @precondition(lambda self: self.world.jobs and len(self.world.past) > 12)
+    @rule(pick=picks, which=st.integers(1, 31))
+    def lose_lanes(self, pick: int, which: int) -> None:
+        """The device is not sure about some lanes of a job."""
+        job: JobId = nth(self.world.jobs, pick)
+        lost = [work.lane for work in self.world.jobs[job].lanes if which >> work.index & 1]
+        if lost:
+            self.world.finish(job, lost=lost)
+
     @precondition(lambda self: self.world.jobs)
     @rule(pick=picks)
     def fail_output(self, pick: int) -> None:
@@ -183,6 +251,14 @@ class ServingMachine(RuleBasedStateMachine):
         self.world.stale(ev.Offered(RequestId(number), (1, 2, 3), 4))
         self.world.stale(ev.Cancelled(RequestId(number), CancelReason.CLIENT_GONE))
         self.world.stale(ev.JobFailed(JobId(number), GenerationId(1), FaultReason.OUTPUT_ERROR))
+
+    # ---- the control plane ----------------------------------------------------------------------
+
+    @rule(tenants=tenant_policies)
+    def change_tenants(self, tenants: dict[str, TenantPolicy]) -> None:
+        before = [stream.request for stream in self.world.open_streams]
+        self.world.change_tenants(tenants)
+        assert [stream.request for stream in self.world.open_streams] == before, "nobody is lost by it"
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -25,7 +25,9 @@ REQUEST = {
     "waiting_model": "model_ready>new refuse>failed cancel>cancelled",
     "waiting_admission": "admit>prefill_ready refuse>failed cancel>cancelled",
     "prefill_ready": "submit>prefill_running fail>failed cancel>cancelled",
-    "prefill_running": "commit>decode_ready withdraw>prefill_ready finish>finishing fail>failed cancel>cancelled",
+    "prefill_running": (
+        "commit>decode_ready chunk>prefill_ready withdraw>prefill_ready finish>finishing fail>failed cancel>cancelled"
+    ),
     "decode_ready": "submit>decode_running finish>finishing fail>failed cancel>cancelled",
     "decode_running": "commit>decode_ready withdraw>decode_ready finish>finishing fail>failed cancel>cancelled",
     "finishing": "released>completed",

@@ -6,7 +6,7 @@ device's lanes (`tests.core.device`), and the core is checked after each event.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import (
@@ -25,12 +25,14 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.events import CancelReason, FaultReason
+from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
-from calculet_trio.core.policy import Policy
+from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.ids import JobId, LaneId, RequestId, SequenceId
+from tests.core.audit import audit
 from tests.core.device import Device
 from tests.core.shapes import ALIAS, GENERATION, small_shape
 from tests.core.stream import Stream
@@ -47,6 +49,7 @@ class World:
         allocations, jobs, releases: what the core asked for and nobody has answered yet, oldest first.
         past: answers that were given; any of them may come again.
         effects: what the last event led to.
+        pausing: the device refused a job, so that engines may idle for a moment.
         sound: no check has failed so far.
     """
 
@@ -57,9 +60,12 @@ class World:
         policy: Policy | None = None,
         engines: tuple[EngineId, ...] = (EngineId.PING,),
         published: bool = True,
+        evidence: Evidence | None = None,
     ) -> None:
         self.shape = shape or small_shape()
         self.policy = policy or Policy()
+        self.tenants = self.policy.tenants
+        self.evidence = evidence
         self.core = ServingCore(self.policy, engines)
         self.device = Device(self.shape.lanes, engines)
         self.now = 100.0
@@ -72,7 +78,7 @@ class World:
         self.drained = False
         self.sound = True
         self._drain_deadline_s: float | None = None
-        self._pausing = False
+        self.pausing = False
         self._reserved: dict[LaneId, int] = {}
         if published:
             self.load()
@@ -85,7 +91,7 @@ class World:
         self.effects = self.core.handle(event, self.now)
         for effect in self.effects:
             self._perform(effect)
-        self._check()
+        audit(self)
         self.sound = True
         return self.effects
 
@@ -93,12 +99,13 @@ class World:
         """Bring the model to Ready."""
         for step in LOAD_STEPS:
             self.tell(ev.GenerationAdvanced(GENERATION, ALIAS, step))
-        self.tell(ev.GenerationAdvanced(GENERATION, ALIAS, GenerationEvent.PUBLISH, self.shape))
+        self.tell(ev.GenerationAdvanced(GENERATION, ALIAS, GenerationEvent.PUBLISH, self.shape, self.evidence))
 
     def arrive(self, *, tenant: str = "a", alias: str = ALIAS, deadline_s: float | None = None) -> RequestId:
         """Somebody is at the door; ``deadline_s`` counts from now."""
         request = RequestId(len(self.streams) + 1)
-        within_s = self.policy.admission.deadline_default_s
+        own_s = self.tenants.get(tenant, TenantPolicy()).deadline_s
+        within_s = self.policy.admission.deadline_default_s if own_s is None else own_s
         latest_s = self.now + (within_s if deadline_s is None else min(within_s, deadline_s))
         self.streams[request] = Stream(request, tenant, latest_s)
         asked_s = None if deadline_s is None else self.now + deadline_s
@@ -110,9 +117,7 @@ class World:
         stream = self.streams[request]
         if stream.is_open and not stream.prompt:
             stream.prompt = tuple(range(1, prompt_tokens + 1))
-            kv_tokens = self.shape.lanes * self.shape.max_seq
-            limit_tokens = min(self.shape.max_seq, self.policy.admission.max_kv_tokens or kv_tokens)
-            room = limit_tokens - prompt_tokens
+            room = self.context_tokens - prompt_tokens
             stream.granted = room if max_new_tokens is None else min(max_new_tokens, room)
         self.tell(ev.Offered(request, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
 
@@ -129,6 +134,17 @@ class World:
         self.offer(request, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
         return request
 
+    @property
+    def context_tokens(self) -> int:
+        """What one sequence may grow to: lanes, decode profiles and the KV budget each have their say."""
+        budget = self.policy.admission.max_kv_tokens or self.shape.lanes * self.shape.max_seq
+        return min(self.shape.max_seq, max(profile.max_seq for profile in self.shape.decode), budget)
+
+    def change_tenants(self, tenants: Mapping[str, TenantPolicy]) -> None:
+        """The control plane has new weights and limits; requests that are here keep their deadlines."""
+        self.tenants = tenants
+        self.tell(ev.TenantsChanged(tenants))
+
     def cancel(self, request: RequestId, reason: CancelReason = CancelReason.CLIENT_GONE) -> None:
         stream = self.streams.get(request)
         if stream is not None and stream.is_open:
@@ -137,7 +153,7 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self._pausing = self._pausing and seconds < 1.0
+        self.pausing = self.pausing and seconds < 1.0
         if self._drain_deadline_s is not None and self.now >= self._drain_deadline_s:
             self._shut_down()
         self.tell(ev.TimePassed())
@@ -165,7 +181,13 @@ class World:
         self.tell(ev.SequenceRefused(asked.generation, asked.lane, request, FaultReason.NO_CAPACITY))
 
     def finish(
-        self, job: JobId, *, stop: Collection[RequestId] = (), fail: Collection[RequestId] = (), mute: bool = False
+        self,
+        job: JobId,
+        *,
+        stop: Collection[RequestId] = (),
+        fail: Collection[RequestId] = (),
+        lost: Collection[LaneId] = (),
+        mute: bool = False,
     ) -> None:
         """The job's tokens are written and sampled.
 
@@ -173,13 +195,22 @@ class World:
             job: which.
             stop: whose reply comes to its natural end.
             fail: whose lane fails by itself.
+            lost: lanes of which the device says that it does not know what they hold.
             mute: the results got lost on their way.
         """
-        ended = self._end(job, written=True)
+        if lost and not self.shape.lane_fault_isolation:
+            ended, mute = self.jobs.pop(job), True
+            self.device.lose(job)
+        else:
+            ended = self._end(job, written=True)
+            self.device.lose_lanes(lost)
+        mute = mute or not ended.samples
         results = []
         expected = []
         for work in ended.lanes:
             stream = self.streams[work.request]
+            if work.lane in lost:
+                continue
             failed = FaultReason.BAD_LOGITS if work.request in fail else None
             token = None if failed else stream.next_token
             stopped = work.request in stop
@@ -187,19 +218,19 @@ class World:
             results.append(ev.LaneResult(work.lane, work.request, token, stopped, failed, output=token))
             if token and not mute and not stream.cancelled and not stream.shut_down:
                 expected.append(Deliver(work.request, token))
-        self._pausing = False
-        self._answer(ev.JobFinished(job, ended.generation, () if mute else tuple(results)))
+        self.pausing = False
+        self._answer(ev.JobFinished(job, ended.generation, () if mute else tuple(results), frozenset(lost)))
         assert [effect for effect in self.effects if isinstance(effect, Deliver)] == expected
 
     def fail_output(self, job: JobId) -> None:
         ended = self._end(job, written=True, dirty=True)
-        self._pausing = False
+        self.pausing = False
         self._answer(ev.JobFailed(job, ended.generation, FaultReason.OUTPUT_ERROR))
         assert not any(isinstance(effect, Deliver) for effect in self.effects)
 
     def refuse_job(self, job: JobId, reason: FaultReason = FaultReason.DEVICE_BUSY) -> None:
         ended = self._end(job)
-        self._pausing = True
+        self.pausing = True
         self._answer(ev.JobNotSubmitted(job, ended.generation, reason))
 
     def lose_job(self, job: JobId, reason: FaultReason = FaultReason.TIMEOUT) -> None:
@@ -220,7 +251,13 @@ class World:
 
     def _end(self, job: JobId, *, written: bool = False, dirty: bool = False) -> Job:
         del self.jobs[job]
-        return self.device.end(job, written=written, dirty=dirty)
+        ended = self.device.end(job, written=written, dirty=dirty)
+        for work in ended.lanes:
+            stream = self.streams[work.request]
+            stream.ready_s = self.now
+            if isinstance(ended, PrefillJob) and written:
+                stream.prefilled += len(work.tokens)
+        return ended
 
     def _answer(self, event: ev.Event) -> None:
         self.past.append(event)
@@ -270,6 +307,7 @@ class World:
                 self.streams[effect.request].place()
             case Admit():
                 self.streams[effect.request].admit(effect)
+                self.streams[effect.request].ready_s = self.now
             case Deliver():
                 self.streams[effect.request].deliver(effect.output)
             case Refuse() | Finish() | Fail() | Drop():
@@ -306,39 +344,19 @@ class World:
             stream = self.streams[work.request]
             assert stream.is_open, "no work for a request that has ended"
             assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
-            expected = stream.prompt if isinstance(job, PrefillJob) else (stream.tokens[-1],)
-            assert tuple(work.tokens) == expected
-        assert isinstance(job, DecodeJob) or not self.streams[job.work.request].tokens, "one prefill a request"
+            if isinstance(job, DecodeJob):
+                assert tuple(work.tokens) == (stream.tokens[-1],)
+            else:
+                self._expect_prefill(job, stream)
 
-    def _check(self) -> None:
-        self.core.check()
-        wakeup_s = self.core.next_wakeup()
-        assert wakeup_s is None or wakeup_s > self.now, "a wakeup that is due already would be a busy loop"
-        for stream in self.open_streams:
-            if self.device.work_of(stream.request) is None:
-                assert self.now < stream.deadline_s, "a deadline passed, and nothing came of it"
-                assert not stream.shut_down, "the drain's time is over, and nothing came of it"
-                assert not stream.cancelled, "nobody wants it, and no job holds it"
-        self._expect_no_idle_engine()
-        self._expect_true_counts()
-
-    def _expect_no_idle_engine(self) -> None:
-        """Work that an engine could do is being done, but for a pause after a refusal."""
-        ready = [s for s in self.open_streams if s.admitted is not None and self.device.work_of(s.request) is None]
-        idle = [engine for engine, job in self.device.busy.items() if job is None]
-        has_place = len(self.jobs) < self.policy.admission.max_inflight_jobs
-        assert not (ready and idle and has_place) or self._pausing, "an engine idles while a sequence is ready"
-
-    def _expect_true_counts(self) -> None:
-        snapshot = self.core.snapshot()
-        waiting = [stream for stream in self.open_streams if stream.placed and stream.admitted is None]
-        assert snapshot.waiting_requests == len(waiting)
-        assert snapshot.waiting_prompt_tokens == sum(len(stream.prompt) for stream in waiting)
-        assert snapshot.jobs_in_flight == len(self.jobs)
-        if self.drained:
-            assert not self.open_streams
-            assert not self.jobs
-            assert not self.releases or not self.device.busy, "drained means that every lane's answer has come"
+    def _expect_prefill(self, job: PrefillJob, stream: Stream) -> None:
+        """The whole prompt; or, where that has been earned, the next chunk of it."""
+        assert not stream.tokens, "a prompt is prefilled once"
+        rest = stream.prompt[stream.prefilled :]
+        may_chunk = self.evidence is not None and self.evidence.allows("incremental_prefill")
+        tokens = min(len(rest), self.policy.queues.prefill_chunk_tokens) if may_chunk else len(rest)
+        assert tuple(job.work.tokens) == rest[:tokens]
+        assert job.samples == (tokens == len(rest)), "logits are wanted of a prompt's end only"
 
     def can_hold(self, stream: Stream) -> bool:
         """Whether the budgets hold the request once all lanes are free that can be; lost ones stay charged."""
