@@ -46,6 +46,8 @@ class DecodeScheduler:
             self._pool_max_seq[profile.kv_pool] = widest
         self._is_uniform = len({(profile.max_seq, profile.kv_pool) for profile in self._profiles}) == 1
         self._ready: dict[RequestId, Request] = {}
+        self._clock = 0.0
+        self._next_turn: dict[str, float] = {}
 
     @property
     def max_seq(self) -> int:
@@ -53,7 +55,16 @@ class DecodeScheduler:
         return max(profile.max_seq for profile in self._profiles)
 
     def push(self, request: Request) -> None:
+        """The sequence waits for its next token, whose turn comes by its tenant's weight.
+
+        Start-time fair queueing of single tokens: a tenant's sequences share its turns, first ready first, and a
+        tenant that had nothing here starts from the present.
+        """
+        request.turn = max(self._clock, self._next_turn.get(request.tenant, 0.0))
+        self._next_turn[request.tenant] = request.turn + 1.0 / request.weight
         self._ready[request.id] = request
+        if len(self._next_turn) > 2 * len(self._ready) + self._shape.lanes:
+            self._next_turn = {tenant: turn for tenant, turn in self._next_turn.items() if turn > self._clock}
 
     def put_back(self, request: Request) -> None:
         """The device did not take the job: the request has waited longest still."""
@@ -90,6 +101,7 @@ class DecodeScheduler:
     def plan(self, job: JobId, now: float) -> tuple[DecodeJob, list[Request]]:
         """The next batch: whose turn it is, and its company (`waiting` was not empty)."""
         order = self._in_order(now)
+        self._clock = max(self._clock, order[0].turn)
         profiles = self._eligible_profiles(order[0], len(order))
         if self._shape.layout is LaneLayout.CONTIGUOUS:
             profile, first_lane, batch = self._contiguous(order, profiles)
@@ -108,7 +120,7 @@ class DecodeScheduler:
     def _in_order(self, now: float) -> list[Request]:
         ready = self.waiting()
         if self._decode.order is DecodeOrder.EDF:
-            return sorted(ready, key=lambda request: (request.order_deadline_s, request.virtual_finish))
+            return sorted(ready, key=lambda request: (request.order_deadline_s, request.turn))
         step_s = self._rates.slowest_decode_s
         round_s = step_s * (len(ready) + 1)
 
@@ -116,7 +128,7 @@ class DecodeScheduler:
             left_s = step_s * (request.max_new_tokens - len(request.generated))
             slack_s = request.order_deadline_s - now - left_s
             is_urgent = 0 <= slack_s < round_s  # what cannot be saved any more does not jump ahead
-            return (request.order_deadline_s if is_urgent else inf, request.virtual_now)
+            return (request.order_deadline_s if is_urgent else inf, request.turn)
 
         return sorted(ready, key=key)
 

@@ -62,9 +62,9 @@ class DecodeOrder(Enum):
     """Which of the sequences that wait for a token go first."""
 
     EDF = "edf"
-    """Earliest deadline first, ties by virtual finish, then round robin (S §7.2)."""
+    """Earliest deadline first, ties by fair turns (S §7.2): the oldest sequence runs to its end."""
     SLACK = "slack"
-    """By virtual finish; only a sequence whose slack runs out jumps ahead."""
+    """By fair turns; only a sequence whose slack runs out jumps ahead."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,7 +76,7 @@ class DecodePolicy:
         tenant_lane_share: the largest share of a batch's lanes for one tenant while others wait; 1 is no cap.
     """
 
-    order: DecodeOrder = DecodeOrder.EDF
+    order: DecodeOrder = DecodeOrder.SLACK
     tenant_lane_share: float = 1.0
 
 

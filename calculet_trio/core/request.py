@@ -119,6 +119,7 @@ class Request(Machine[RequestState, RequestEvent]):
         weight: its tenant's when it was charged; 0 while it is not.
         virtual_start, virtual_finish: its place among the tenants' requests.
         expected_wait_s: the forecast when it was offered; None where nothing was measured yet.
+        turn: its next token's place among the tenants' tokens (`calculet_trio.core.decode`).
         ready_s: monotonic; since when it has waited for an engine.
         prefilled_tokens: of the prompt, committed to KV.
         kv_pool: the profiles' pool that its KV went to; None before its first decode job.
@@ -141,6 +142,7 @@ class Request(Machine[RequestState, RequestEvent]):
         "prompt",
         "ready_s",
         "tenant",
+        "turn",
         "virtual_finish",
         "virtual_start",
         "weight",
@@ -178,6 +180,7 @@ class Request(Machine[RequestState, RequestEvent]):
         self.ready_s = arrived_s
         self.kv_pool: str | None = None
         self.prefilled_tokens = 0
+        self.turn = 0.0
 
     @property
     def tokens_at_most(self) -> int:
@@ -192,11 +195,6 @@ class Request(Machine[RequestState, RequestEvent]):
     def used_tokens(self, decode_cost_weight: float) -> float:
         """What it has really cost so far, in the tokens of ``cost``."""
         return self.prefilled_tokens + decode_cost_weight * len(self.generated)
-
-    @property
-    def virtual_now(self) -> float:
-        """Where its next token stands in virtual time: its start, and what it has had since, by weight."""
-        return self.virtual_start + (self.prefilled_tokens + len(self.generated)) / self.weight
 
     @property
     def is_running(self) -> bool:

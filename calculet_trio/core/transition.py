@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 
-
 class Symbol(Enum):
     """An Enum that hashes by identity, in C: Enum's own hash is a Python call, met ten times a token."""
 
