@@ -59,6 +59,17 @@ class ModelNotFound(CalculetError):
         self.served = served
 
 
+class KeyRefused(CalculetError):
+    """No key was presented where one is needed, or one that nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__("a valid key is needed: send Authorization: Bearer KEY, or x-api-key: KEY")
+
+
+class NotPermitted(CalculetError):
+    """The key is known, and this is not for its holder."""
+
+
 # ---- what the service cannot do now -----------------------------------------------------------
 
 

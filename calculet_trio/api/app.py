@@ -5,11 +5,14 @@ Source: API.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from calculet_trio.api.auth import authorize
 from calculet_trio.api.cors import CrossOrigin
 from calculet_trio.api.envelope import ServiceConnection, ServiceRequest, current
 from calculet_trio.api.errors import http_error, is_defect, plain
@@ -17,6 +20,7 @@ from calculet_trio.api.json_reply import error_reply
 from calculet_trio.api.llama import LlamaRoutes, MetricsPage
 from calculet_trio.api.openai import OpenAIRoutes
 from calculet_trio.api.settings import ApiSettings
+from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.shell.service import Service
 
 log = structlog.get_logger("api")
@@ -29,13 +33,16 @@ class ServiceApp(QuartTrio):
     request_class = ServiceRequest
 
 
-def create_app(service: Service, settings: ApiSettings, *, metrics: MetricsPage) -> QuartTrio:
+def create_app(
+    service: Service, settings: ApiSettings, *, metrics: MetricsPage, keys: Callable[[], KeyRing] = KeyRing
+) -> QuartTrio:
     """The service socket's application.
 
     Args:
         service: the daemon, as a surface sees it.
         settings: the bounds.
         metrics: the ``Accept`` header → the page of ``/metrics`` and its content type.
+        keys: the keys of now; none by default, for everybody who can reach the socket.
     """
     app = ServiceApp("calculet_trio.api", static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.request.body_bytes
@@ -46,14 +53,17 @@ def create_app(service: Service, settings: ApiSettings, *, metrics: MetricsPage)
     app.register_blueprint(OpenAIRoutes(service, settings).blueprint())
     app.register_blueprint(LlamaRoutes(service, settings, metrics).blueprint())
     app.register_error_handler(Exception, _told)
-    _register_envelope(app, CrossOrigin(settings.cors_origins))
+    _register_envelope(app, CrossOrigin(settings.cors_origins), keys)
     return app
 
 
-def _register_envelope(app: QuartTrio, cross_origin: CrossOrigin) -> None:
+def _register_envelope(app: QuartTrio, cross_origin: CrossOrigin, keys: Callable[[], KeyRing]) -> None:
     @app.before_request
-    async def preflight() -> Response | None:
-        return cross_origin.preflight(current())
+    async def admit() -> Response | None:
+        preflight = cross_origin.preflight(current())  # carries no key, and says nothing
+        if preflight is None:
+            current().credential = authorize(keys, path=current().path, headers=current().headers)
+        return preflight
 
     @app.after_request
     async def mark(response: Response) -> Response:

@@ -22,7 +22,7 @@ from quart_trio.wrappers import TrioRequest
 from werkzeug.datastructures import Headers
 
 from calculet_trio.api import strict_json
-from calculet_trio.api.auth import tenant_of
+from calculet_trio.api.auth import EVERYBODY
 from calculet_trio.api.errors import MediaTypeRefused
 from calculet_trio.api.schemas import Asker
 from calculet_trio.api.settings import RequestLimits
@@ -48,11 +48,13 @@ class ServiceRequest(TrioRequest):
     Args:
         held: left after the reply, by the task that runs the handler.
         id: the client's ``x-request-id`` where it is bounded and visible, else one of ours.
+        credential: whom the request's key proves; set before any handler runs.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.held = AsyncExitStack()
+        self.credential = EVERYBODY
         asked = self.headers.get("x-request-id", "")
         self.id = asked if REQUEST_ID.fullmatch(asked) else f"req-{secrets.token_hex(12)}"
 
@@ -114,7 +116,7 @@ def _refuse_media_type(headers: Headers) -> None:
 def asker() -> Asker:
     """Who asks, and until when; raises `InvalidRequest` for a deadline that is none."""
     headers = current().headers
-    return Asker(tenant=tenant_of(headers), deadline_s=_deadline_s(headers.get(DEADLINE_HEADER)))
+    return Asker(tenant=current().credential.tenant, deadline_s=_deadline_s(headers.get(DEADLINE_HEADER)))
 
 
 def _deadline_s(value: str | None) -> float | None:

@@ -18,7 +18,9 @@ from calculet_trio.errors import (
     ContextLengthExceeded,
     GenerationFailed,
     InvalidRequest,
+    KeyRefused,
     ModelNotFound,
+    NotPermitted,
     ServiceUnavailable,
 )
 
@@ -106,6 +108,11 @@ def http_error(error: BaseException) -> HttpError:
             return HttpError(400, e.message, "invalid_request_error", e.param, e.code, counts=counts)
         case InvalidRequest() as e:
             return HttpError(400, e.message, "invalid_request_error", e.param, e.code)
+        case KeyRefused() as e:
+            headers = {"WWW-Authenticate": "Bearer"}
+            return HttpError(401, str(e), "authentication_error", code="invalid_api_key", headers=headers)
+        case NotPermitted() as e:
+            return HttpError(403, str(e), "permission_error", code="not_permitted")
         case ModelNotFound() as e:
             return HttpError(404, str(e), "invalid_request_error", "model", "model_not_found")
         case MediaTypeRefused() as e:

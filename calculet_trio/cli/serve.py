@@ -33,7 +33,7 @@ def serve(invocation: Invocation, configuration: Configuration) -> None:
     alias = ""
 
     def say_ready(bound_port: int) -> None:
-        click.echo(_welcome(alias, configuration.service.listen.host, bound_port))
+        click.echo(_welcome(alias, configuration, bound_port))
 
     daemon = wire(configuration, on_ready=say_ready)
     alias = daemon.source.alias
@@ -41,19 +41,23 @@ def serve(invocation: Invocation, configuration: Configuration) -> None:
     trio.run(run, daemon)
 
 
-def _welcome(alias: str, host: str, port: int) -> str:
+def _welcome(alias: str, configuration: Configuration, port: int) -> str:
+    host = configuration.service.listen.host
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{port}"
+    needs_key = bool(configuration.key_ring())
+    key_header = " -H 'Authorization: Bearer YOUR-KEY'" if needs_key else ""
+    key = "YOUR-KEY" if needs_key else "none"
     return f"""
 {alias} is ready on {base}   (Ctrl-C lets open replies end, then stops)
 
 Try it:
-  curl -N {base}/v1/chat/completions -H 'Content-Type: application/json' \\
+  curl -N {base}/v1/chat/completions -H 'Content-Type: application/json'{key_header} \\
     -d '{{"model": "{alias}", "stream": true, "messages": [{{"role": "user", "content": "What is the sea?"}}]}}'
 
 From Python (pip install openai):
   from openai import OpenAI
-  client = OpenAI(base_url="{base}/v1", api_key="none")
+  client = OpenAI(base_url="{base}/v1", api_key="{key}")
   reply = client.chat.completions.create(model="{alias}", messages=[{{"role": "user", "content": "What is the sea?"}}])
   print(reply.choices[0].message.content)
 """

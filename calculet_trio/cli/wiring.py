@@ -18,7 +18,7 @@ from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli.paths import package_store
-from calculet_trio.core.policy import Policy
+from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.observe.metrics import ServiceMetrics
@@ -26,6 +26,7 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.settings.configuration import Configuration, Served
+from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.profiles import check_profiles
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
 from calculet_trio.shell.executor import JobTimeout
@@ -63,18 +64,15 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
             hint="set device.runtime (--runtime) to one of these",
         )
     runtime, source = make(configuration, served, policy)
-    if service.has_keys:
-        raise ConfigurationRefused(
-            "tenants have keys, but the service socket of this version checks none",
-            hint="take key_sha256 out, and listen on 127.0.0.1",
-        )
     metrics = ServiceMetrics()
+    tenants = _Tenants(configuration)
     return Daemon(
         runtime=runtime,
         source=source,
         policy=policy,
         metrics=metrics,
-        serve_http=_surface(service, metrics),
+        serve_http=_surface(service, metrics, tenants),
+        reload_tenants=tenants.reload,
         on_ready=on_ready,
         drain_s=service.timeouts.streams_s,
         job_timeout=JobTimeout(base_s=service.timeouts.job_s, per_token_s=service.timeouts.job_per_token_ms / 1000),
@@ -113,11 +111,38 @@ def _named_alike(kind: type[T], *sources: object, **known: Any) -> T:
     return kind(**known)
 
 
-def _surface(configured: ServiceSettings, metrics: ServiceMetrics) -> HttpServer:
+class _Tenants:
+    """Keys and policies of the tenants, as the configuration file has them now.
+
+    Args:
+        configuration: as it was at the start; where it came from is read again.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._key_ring = configuration.key_ring()
+
+    def keys(self) -> KeyRing:
+        """The keys of now."""
+        return self._key_ring
+
+    def reload(self) -> Mapping[str, TenantPolicy]:
+        """Read the file again: keys change at once, the policies are handed on. All or nothing.
+
+        Raises:
+            calculet_trio.errors.ConfigurationRefused: it is not valid now; what was before stays.
+        """
+        fresh = self._configuration.read_again()
+        policies = fresh.policy(_only(fresh)).tenants
+        self._key_ring = fresh.key_ring()
+        return policies
+
+
+def _surface(configured: ServiceSettings, metrics: ServiceMetrics, tenants: _Tenants) -> HttpServer:
     settings = api_settings(configured)
 
     async def serve(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
-        app = create_app(service, settings, metrics=metrics.expose)
+        app = create_app(service, settings, metrics=metrics.expose, keys=tenants.keys)
         await serve_http(
             app,
             host=configured.listen.host,

@@ -241,6 +241,7 @@ def _run(model: HostModel, job: Job, options: Any) -> Any:
     steps = sorted(
         (LaneStep(work.index, work.tokens[0], work.position) for work in job.lanes), key=lambda step: step.index
     )
+    assert job.first_lane is not None, "the ledger took it: it is contiguous"
     return model.decode(job.first_lane, job.profile.compiled_batch, steps, options=options)
 
 

@@ -99,7 +99,8 @@ class LaneLedger:
         batch, first = job.profile.compiled_batch, job.first_lane
         indices = [work.index for work in job.lanes]
         return (
-            0 <= first <= self._shape.lanes - batch
+            first is not None
+            and 0 <= first <= self._shape.lanes - batch
             and bool(indices)
             and len(set(indices)) == len(indices)
             and all(0 <= index < batch for index in indices)

@@ -5,7 +5,8 @@ Source: SPEC section 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,11 +84,13 @@ class Configuration:
         service: the daemon's own settings.
         served: the models, in order, or the one that was chosen; without any in the file, one that names nothing.
         document: what ``service`` came from.
+        read_again: the same from the same files as they are now; raises as `load` does.
     """
 
     service: ServiceSettings
     served: tuple[Served, ...]
     document: Document
+    read_again: Callable[[], Configuration] = attrs.field(eq=False, repr=False)
 
     def policy(self, served: Served) -> Policy:
         """The core's policy for that model, tenants included."""
@@ -147,7 +150,11 @@ def examine(
             each, faults = _served(entry, index, document, overrides)
             found += faults
             served += [each] if each else []
-    return (None, tuple(found)) if found else (Configuration(service, tuple(served), document), ())
+    return (
+        (None, tuple(found))
+        if found
+        else (Configuration(service, tuple(served), document, partial(load, path, overrides, model=model)), ())
+    )
 
 
 def _names(document: Document, model: str) -> bool:

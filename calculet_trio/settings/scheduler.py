@@ -100,6 +100,12 @@ class QueueSettings:
         "Largest share of device time, over the last minute, that long prefills take while other work waits; "
         "1: no quota. A prefill cannot be interrupted, so this alone bounds how much of the time it blocks decode.",
     )
+    prefill_chunk_tokens: int = key(
+        Whole(1, 1_048_576),
+        256,
+        "The piece in which prompts are prefilled where the package has earned incremental_prefill; without that "
+        "evidence they go whole.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -108,9 +114,9 @@ class DecodeSettings:
 
     policy: DecodeOrder = key(
         Choice(DecodeOrder),
-        DecodeOrder.EDF,
-        "Who goes first. edf: the earliest deadline, ties by fairness; slack: by fairness, and only who would "
-        "otherwise miss its deadline jumps ahead.",
+        DecodeOrder.SLACK,
+        "Who goes first. edf: the earliest deadline, ties by fairness, which lets the oldest sequence run to its "
+        "end; slack: by fairness, token by token, and only who would otherwise miss its deadline jumps ahead.",
     )
     tenant_lane_share: float = key(
         SHARE, 1.0, "Largest share of a batch's lanes for one tenant while others wait; 1: no cap."
@@ -264,6 +270,7 @@ class SchedulerSettings:
                 short_prefill_max_tokens=self.queues.short_prefill_max_tokens,
                 medium_prefill_max_tokens=self.queues.medium_prefill_max_tokens,
                 long_quota=self.queues.long_quota,
+                prefill_chunk_tokens=self.queues.prefill_chunk_tokens,
             ),
             decode=DecodePolicy(order=self.decode.policy, tenant_lane_share=self.decode.tenant_lane_share),
             batch=BatchPolicy(

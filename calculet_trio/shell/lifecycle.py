@@ -15,7 +15,7 @@ Source: SPEC section 3, 9; ARCHITECTURE.md "Lifetimes: the nursery tree".
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -30,10 +30,10 @@ from calculet_trio.core.effects import (
     ReleaseSequence,
     SubmitJob,
 )
-from calculet_trio.core.events import DrainBegan, FaultReason
-from calculet_trio.core.policy import Policy
+from calculet_trio.core.events import DrainBegan, FaultReason, TenantsChanged
+from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
-from calculet_trio.errors import DeviceLost
+from calculet_trio.errors import ConfigurationRefused, DeviceLost
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
@@ -70,6 +70,8 @@ class Daemon:
         policy: the core's numbers.
         metrics: told of effects and jobs.
         serve_http: the surface.
+        reload_tenants: reads tenants' weights and limits anew; blocks; raises
+            `calculet_trio.errors.ConfigurationRefused` if they are not valid. None where there is nothing to read.
         on_ready: called once, with the bound port, when a chat request would be answered.
         drain_s: how long open streams may go on after a SIGTERM.
         job_timeout: the bound of one device job.
@@ -82,6 +84,7 @@ class Daemon:
     policy: Policy
     metrics: ServiceMetrics
     serve_http: HttpServer
+    reload_tenants: Callable[[], Mapping[str, TenantPolicy]] | None = None
     on_ready: Callable[[int], None] = lambda _port: None
     drain_s: float = 30.0
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
@@ -94,7 +97,7 @@ async def run(daemon: Daemon, *, signals: bool = True) -> None:
 
     Args:
         daemon: see `Daemon`.
-        signals: listen for SIGTERM and SIGINT; false in a host process that has its own.
+        signals: listen for SIGTERM, SIGINT and SIGHUP; false in a host process that has its own.
 
     Raises:
         calculet_trio.errors.PackageError: the model must not be served.
@@ -196,11 +199,26 @@ class _House:
         self._daemon.on_ready(port)
 
     async def _watch_signals(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as arrivals:
             async for number in arrivals:
+                if number == signal.SIGHUP:
+                    await self._reload_tenants()
+                    continue
                 again = self._begun_stopping.is_set()
                 _log.info("signal", name=signal.Signals(number).name, again=again)
                 self._begin_drain(0.0 if again else self._daemon.drain_s)
+
+    async def _reload_tenants(self) -> None:
+        """New weights, limits and keys, without losing a request; a bad file changes nothing."""
+        if self._daemon.reload_tenants is None:
+            return
+        try:
+            tenants = await self._daemon.runner.run(self._daemon.reload_tenants, trio.CapacityLimiter(1))
+        except ConfigurationRefused as refused:
+            _log.error("reload_refused", error=str(refused))
+            return
+        self._loop.post(TenantsChanged(tenants))
+        _log.info("tenants_reloaded", tenants=len(tenants))
 
     def _begin_drain(self, within_s: float, status: str = "letting open replies end") -> None:
         self._loop.post(DrainBegan(trio.current_time() + within_s))

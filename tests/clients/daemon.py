@@ -40,12 +40,13 @@ SCRIPT: dict[str, Any] = {
 class Daemon:
     """One process; ``base_url`` answers once it is ready."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self._control = directory / "control.sock"
         script = directory / "script.yaml"
         script.write_text(yaml.safe_dump({**SCRIPT, "control": str(self._control)}))
         command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()"]
         command += ["serve", "--runtime", "scripted", "--script", str(script), "--port", "0", "--drain", "5"]
+        command += options
         self._log = (directory / "stderr.log").open("w+")
         self.process = subprocess.Popen(
             command,

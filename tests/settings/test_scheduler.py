@@ -96,8 +96,9 @@ EVERY = {
         "short_prefill_max_tokens": 13,
         "medium_prefill_max_tokens": 14,
         "long_quota": 0.25,
+        "prefill_chunk_tokens": 15,
     },
-    "decode": {"policy": "slack", "tenant_lane_share": 0.5},
+    "decode": {"policy": "edf", "tenant_lane_share": 0.5},
     "fairness": {"decode_cost_weight": 2.5},
     "batch": {"profiles": [1, 4], "batching_window_us": 1500, "thresholds": {4: 3}},
     "executor": {"max_inflight": 2, "fixed_engine": False, "mode": "async"},
@@ -112,8 +113,8 @@ def test_every_key_reaches_the_policy() -> None:
     policy = settings.policy({"acme": TenantPolicy(weight=2)})
     admission, queues, batch = policy.admission, policy.queues, policy.batch
     assert attrs.astuple(admission) == (3, 4, 5, 6, 2, 7.5)
-    assert attrs.astuple(queues) == (TurnPolicy.DRR, 9, 10, 11, 12, 13, 14, 0.25)
-    assert attrs.astuple(policy.decode) == (DecodeOrder.SLACK, 0.5)
+    assert attrs.astuple(queues) == (TurnPolicy.DRR, 9, 10, 11, 12, 13, 14, 0.25, 15)
+    assert attrs.astuple(policy.decode) == (DecodeOrder.EDF, 0.5)
     assert attrs.astuple(policy.fairness) == (2.5,)
     assert (batch.profiles, batch.batching_window_s, batch.thresholds) == ((1, 4), 0.0015, {4: 3})
     assert attrs.astuple(policy.recovery) == (8, False, True)

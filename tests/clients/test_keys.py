@@ -1,0 +1,130 @@
+"""Keys and tenants on the real process: who may ask what, and SIGHUP (reports B36, B54)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from calculet_trio.settings.key_ring import key_digest
+from tests.clients.daemon import Daemon
+
+ACME, BYTES, OPERATOR = b"acme-key", b"caf\xe9", b"operator-key"
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+
+
+def configuration(**acme: object) -> dict[str, object]:
+    return {
+        "schema": "calculet-service/v1",
+        "tenants": [
+            {"name": "acme", "key_sha256": [key_digest(ACME), key_digest(BYTES)], **acme},
+            {"name": "ops", "key_sha256": key_digest(OPERATOR), "role": "operator"},
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def keyed():
+    with tempfile.TemporaryDirectory(prefix="ct") as directory:
+        file = Path(directory) / "service.yaml"
+        file.write_text(yaml.safe_dump(configuration()))
+        daemon = Daemon(Path(directory), "--config", str(file))
+        try:
+            yield daemon, file
+            assert daemon.stop() == 0
+        finally:
+            daemon.kill()
+
+
+def ask(daemon, headers=(), *, method="POST", path="/v1/chat/completions"):
+    """Status, headers and body of one request with exactly these headers beside the body's."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30)
+    connection.putrequest(method, path)
+    body = BODY.encode() if method == "POST" else b""
+    for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body))), *headers):
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, response.headers, text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Authorization", b"Bearer " + ACME)],
+        [("Authorization", b"bearer " + ACME)],
+        [("Authorization", b"Bearer  " + ACME)],
+        [("Authorization", b"Bearer " + BYTES)],
+        [("x-api-key", ACME)],
+    ],
+)
+def test_a_known_key_is_served_however_it_is_presented(keyed, headers):
+    assert ask(keyed[0], headers)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("Authorization", b"Bearer")],
+        [("Authorization", b"Bearer caf\xe8")],
+        [("Authorization", b"Bearer wrong")],
+        [("Authorization", b"Basic eA==")],
+        [("Authorization", b"Bearer " + ACME), ("Authorization", b"Bearer " + ACME)],
+        [("Authorization", b"Bearer " + ACME), ("x-api-key", ACME)],
+        [("Authorization", b"Bearer " + key_digest(ACME).encode())],
+    ],
+)
+def test_anything_else_is_told_401_in_our_shape_and_names_no_key(keyed, headers):
+    status, answered, text = ask(keyed[0], headers)
+    assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
+    assert json.loads(text)["error"]["code"] == "invalid_api_key"
+    assert "acme" not in keyed[0].stderr()
+
+
+def test_health_needs_no_key_and_metrics_need_an_operators(keyed):
+    daemon = keyed[0]
+    for path in ("/health", "/health/live", "/v1/health"):
+        assert ask(daemon, method="GET", path=path)[0] == 200
+    assert ask(daemon, method="GET", path="/metrics")[0] == 401
+    assert ask(daemon, [("x-api-key", ACME)], method="GET", path="/metrics")[0] == 403
+    assert ask(daemon, [("x-api-key", OPERATOR)], method="GET", path="/metrics")[0] == 200
+    assert ask(daemon, method="GET", path="/v1/models")[0] == 401
+
+
+def test_sighup_changes_limits_at_once_and_a_bad_file_changes_nothing(keyed):
+    daemon, file = keyed
+
+    def reload_until(word):
+        before = daemon.stderr().count(word)
+        daemon.process.send_signal(signal.SIGHUP)
+        deadline_s = time.monotonic() + 20
+        while daemon.stderr().count(word) == before:
+            assert time.monotonic() < deadline_s, daemon.stderr()
+            assert ask(daemon, method="GET", path="/health")[0] == 200
+
+    def statuses(count):
+        return [ask(daemon, [("x-api-key", ACME)])[0] for _ in range(count)]
+
+    assert statuses(4) == [200] * 4
+    file.write_text(yaml.safe_dump(configuration(requests_per_s=0.01)))
+    reload_until("tenants_reloaded")
+    assert statuses(3) == [200, 429, 429]
+    status, headers, text = ask(daemon, [("x-api-key", ACME)])
+    assert json.loads(text)["error"]["code"] == "rate_limited"
+    assert int(headers["Retry-After"]) > 50
+    file.write_text("schema: calculet-service/v1\ntenants: [{nmae: acme}]")
+    reload_until("reload_refused")
+    assert statuses(1) == [429]
+    assert ask(daemon, [("x-api-key", OPERATOR)])[0] == 200
+    file.write_text(yaml.safe_dump(configuration()))
+    reload_until("tenants_reloaded")
+    assert statuses(4) == [200] * 4
