@@ -1,4 +1,4 @@
-"""Admission: each budget, each refusal with its reason, and when to come back."""
+"""Admission: each budget, each tenant's limit, and each refusal with its reason."""
 
 from __future__ import annotations
 
@@ -8,58 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calculet_trio.core.admission import AdmissionController, DrainRate
 from calculet_trio.core.effects import Refusal, RefusalKind
-from calculet_trio.core.lanes import KvLane, KvLanes
-from calculet_trio.core.policy import AdmissionPolicy
-from calculet_trio.core.registry import RequestRegistry
-from calculet_trio.core.request import Request, RequestEvent
-from calculet_trio.ids import RequestId, SequenceId
-from tests.core.shapes import GENERATION, waiting_request
-
-
-class Door:
-    """A controller with its registry and its lanes."""
-
-    def __init__(self, *, lanes: int = 2, max_seq: int = 32, **budgets: Any) -> None:
-        self.registry = RequestRegistry()
-        self.lanes = KvLanes(GENERATION, lanes=lanes, max_seq=max_seq)
-        self.controller = AdmissionController(AdmissionPolicy(**budgets), self.registry)
-
-    def arrive(self, number: int) -> Refusal | None:
-        refusal = self.controller.on_arrival(self.lanes)
-        if refusal is None:
-            self.registry.create(RequestId(number), tenant="a", generation=GENERATION, arrived_s=0.0, deadline_s=9.0)
-        return refusal
-
-    def price(self, number: int, prompt_tokens: int) -> Request:
-        request = self.registry.get(RequestId(number))
-        assert request is not None
-        self.registry.price(request, prompt=tuple(range(prompt_tokens)), max_new_tokens=1)
-        return request
-
-    def offer(self, prompt_tokens: int, *, prefill_tokens_max: int = 32) -> Refusal | None:
-        return self.controller.on_offer(self.lanes, prompt_tokens=prompt_tokens, prefill_tokens_max=prefill_tokens_max)
-
-    def occupy(self, number: int, *, tokens: int = 8) -> KvLane:
-        lane = self.lanes.reserve(RequestId(number), tokens)
-        assert lane is not None
-        lane.allocated(SequenceId(number))
-        return lane
-
-    def lose(self, number: int, *, tokens: int = 8) -> None:
-        self.occupy(number, tokens=tokens).lose()
-
-    def may_admit(self, tokens: int) -> bool:
-        return self.controller.may_admit(self.lanes, request_of(tokens))
-
-    def may_ever_admit(self, tokens: int) -> bool:
-        return self.controller.may_ever_admit(self.lanes, request_of(tokens))
-
-
-def request_of(tokens: int) -> Request:
-    return waiting_request(99, prompt_tokens=tokens - 1, max_new_tokens=1)
-
+from calculet_trio.core.policy import TenantPolicy
+from calculet_trio.core.request import RequestEvent
+from calculet_trio.ids import RequestId
+from tests.core.door import Door
+from tests.core.shapes import small_shape
 
 # ---- arriving ---------------------------------------------------------------------------------------
 
@@ -117,21 +71,22 @@ def test_places_come_back_however_a_wait_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budgets", "prefill_tokens_max", "limit"),
+    ("budgets", "prefill_max_seq", "limit"),
     [
         ({}, 32, 31),  # one token of the context is the reply's
         ({}, 31, 31),
         ({}, 20, 20),  # B62: the smaller of what the prefill graph and the context take
         ({"max_kv_tokens": 16}, 32, 15),
         ({"max_kv_tokens": 1000}, 32, 31),
+        ({"shape": small_shape(2, batches=(1, 2), max_seq=32, holds={1: 24, 2: 12})}, 32, 23),
     ],
 )
 def test_a_prompt_that_can_never_fit_is_the_requests_fault(
-    budgets: dict[str, int], prefill_tokens_max: int, limit: int
+    budgets: dict[str, Any], prefill_max_seq: int, limit: int
 ) -> None:
-    door = Door(**budgets)
-    assert door.offer(limit, prefill_tokens_max=prefill_tokens_max) is None
-    refusal = door.offer(limit + 1, prefill_tokens_max=prefill_tokens_max)
+    door = Door(prefill_max_seq=prefill_max_seq, **budgets)
+    assert door.offer(limit) is None
+    refusal = door.offer(limit + 1)
     assert refusal is not None
     assert (refusal.kind, refusal.code) == (RefusalKind.INVALID, "context_length_exceeded")
     assert (refusal.prompt_tokens, refusal.limit_tokens) == (limit + 1, limit)
@@ -163,13 +118,63 @@ def test_tokens_whose_lane_is_being_allocated_do_not_wait() -> None:
     assert door.offer(9) is None
 
 
+# ---- the tenants' own limits --------------------------------------------------------------------------
+
+
+def test_a_tenants_waiting_tokens_have_a_limit_of_their_own() -> None:
+    door = Door(tenants={"a": TenantPolicy(max_waiting_tokens=10)})
+    door.queue_up(1, 6)
+    door.queue_up(2, 9, tenant="b")
+    assert door.offer(4) is None
+    refusal = door.offer(5)
+    assert refusal == Refusal(
+        RefusalKind.CAPACITY,
+        "tenant_queue_full",
+        "6 prompt tokens of the tenant wait already; its limit is 10",
+        retry_after_s=1.0,
+    )
+    assert door.offer(30, tenant="b") is None, "it is nobody else's limit"
+
+
+def test_a_tenants_only_prompt_may_be_longer_than_its_limit() -> None:
+    door = Door(tenants={"a": TenantPolicy(max_waiting_tokens=10)})
+    door.queue_up(1, 9, tenant="b")
+    assert door.offer(25) is None
+
+
+def test_a_tenants_tokens_whose_lane_is_being_allocated_do_not_wait() -> None:
+    door = Door(tenants={"a": TenantPolicy(max_waiting_tokens=10)})
+    door.queue_up(1, 9)
+    door.queue_up(2, 9, tenant="b")
+    door.lanes.reserve(RequestId(2), 10)
+    assert door.offer(9) is not None, "it was somebody else's lane"
+    door.lanes.reserve(RequestId(1), 10)
+    assert door.offer(9) is None
+
+
+def test_a_tenants_arrivals_have_a_rate_and_it_is_told_when_to_come_back() -> None:
+    door = Door(tenants={"a": TenantPolicy(requests_per_s=2.0)})
+    assert door.arrive(1) is None
+    assert door.arrive(2) is None
+    assert door.arrive(3) == Refusal(
+        RefusalKind.CAPACITY, "rate_limited", "the tenant may send 2.0 requests a second", retry_after_s=0.5
+    )
+    assert door.arrive(4, tenant="b") is None
+    assert door.arrive(5, now=0.5) is None
+
+
 # ---- granting and admitting -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(None, 22), (1, 1), (22, 22), (23, 22), (10**9, 22)])
 def test_a_reply_is_granted_as_far_as_the_context_holds_it(asked: int | None, granted: int) -> None:
     door = Door(max_seq=32)
-    assert door.controller.grant(door.lanes, prompt_tokens=10, asked=asked) == granted
+    assert door.controller.grant(door.served, prompt_tokens=10, asked=asked) == granted
+
+
+def test_no_more_is_granted_than_some_profile_decodes() -> None:
+    door = Door(shape=small_shape(2, batches=(1, 2), max_seq=32, holds={1: 24, 2: 12}))
+    assert door.controller.grant(door.served, prompt_tokens=10, asked=None) == 14
 
 
 def test_a_lane_must_be_free() -> None:
@@ -227,36 +232,3 @@ def test_nothing_is_admitted_beyond_any_budget(
         if fits:
             assert door.may_ever_admit(tokens)
             door.occupy(number, tokens=tokens)
-
-
-# ---- when to come back --------------------------------------------------------------------------------
-
-
-def test_before_anything_was_measured_a_place_takes_a_second() -> None:
-    assert DrainRate().retry_after_s(3) == 3.0
-
-
-def test_the_estimate_follows_the_time_between_two_ends() -> None:
-    rate = DrainRate()
-    for moment_s in (0.0, 4.0):
-        rate.ended(moment_s, others_waiting=True)
-    assert rate.retry_after_s(1) == 4.0
-    rate.ended(13.0, others_waiting=True)
-    assert rate.retry_after_s(1) == pytest.approx(5.0), "a fifth of the newest gap"
-    assert rate.retry_after_s(2) == pytest.approx(10.0)
-
-
-def test_gaps_in_which_nobody_waited_say_nothing() -> None:
-    rate = DrainRate()
-    rate.ended(0.0, others_waiting=True)
-    rate.ended(2.0, others_waiting=True)
-    rate.ended(1000.0, others_waiting=False)
-    rate.ended(1002.0, others_waiting=True)
-    assert rate.retry_after_s(1) == pytest.approx(2.0)
-
-
-def test_no_promise_is_longer_than_two_minutes() -> None:
-    rate = DrainRate()
-    rate.ended(0.0, others_waiting=True)
-    rate.ended(500.0, others_waiting=True)
-    assert rate.retry_after_s(1) == 120.0

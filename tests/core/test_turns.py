@@ -1,4 +1,4 @@
-"""Taking turns: by jobs or by device time; interleaved; nothing saved up by whoever had no work; a quota for the long."""
+"""Taking turns: by jobs or by device time, interleaved, nothing saved up by the idle; a quota for the long."""
 
 from __future__ import annotations
 
