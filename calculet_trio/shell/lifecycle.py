@@ -126,7 +126,7 @@ class _House:
             : 1 if daemon.policy.executor.fixed_engine else daemon.policy.admission.max_inflight_jobs
         ]
         core = ServingCore(daemon.policy, engines)
-        self._loop = CoreLoop(core, self._perform)
+        self._loop = CoreLoop(core, self._perform, daemon.metrics.heard)
         post = self._loop.post
         self._samplers = SamplerPool()
         self._dispatcher = CompletionDispatcher(self._samplers, post=post, backlog_bytes_max=daemon.backlog_bytes_max)
@@ -152,7 +152,7 @@ class _House:
         )
         self._progress = Progress(self._loop, self._executor, self._models)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
-        daemon.metrics.watch(self._loop.snapshot)
+        daemon.metrics.watch(self._loop.snapshot, trio.current_time)
 
     @property
     def is_lost(self) -> bool:

@@ -28,11 +28,15 @@ class CoreLoop:
     Args:
         core: the decisions.
         perform: carries one effect out without waiting.
+        observe: told of each event before the core is; must not raise.
     """
 
-    def __init__(self, core: ServingCore, perform: Callable[[Effect], None]) -> None:
+    def __init__(
+        self, core: ServingCore, perform: Callable[[Effect], None], observe: Callable[[Event, float], None]
+    ) -> None:
         self._core = core
         self._perform = perform
+        self._observe = observe
         self._inbox: deque[Event] = deque()
         self._wake = trio.Event()
         self.rounds = 0
@@ -68,5 +72,7 @@ class CoreLoop:
 
     def _round(self, now: float) -> None:
         while self._inbox:
-            for effect in self._core.handle(self._inbox.popleft(), now):
+            event = self._inbox.popleft()
+            self._observe(event, now)
+            for effect in self._core.handle(event, now):
                 self._perform(effect)
