@@ -15,7 +15,8 @@ Source: SPEC section 3, 9; ARCHITECTURE.md "Lifetimes: the nursery tree".
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Protocol
 
 import attrs
@@ -30,11 +31,12 @@ from calculet_trio.core.effects import (
     ReleaseSequence,
     SubmitJob,
 )
-from calculet_trio.core.events import DrainBegan, FaultReason, TenantsChanged
+from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
+from calculet_trio.core.jobs import Job
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
+from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import ConfigurationRefused, DeviceLost
-from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
 from calculet_trio.shell.dispatcher import CompletionDispatcher
@@ -60,6 +62,22 @@ class HttpServer(Protocol):
         """Serve until ``stop``: close the listener at once, let open replies end. Started with its port."""
 
 
+class Observer(Protocol):
+    """Who counts what happens; `calculet_trio.observe.metrics.ServiceMetrics` is the real one."""
+
+    def watch(self, snapshot: Callable[[], CoreSnapshot], clock: Callable[[], float]) -> None:
+        """Where counts can be read from now on."""
+
+    def heard(self, event: Event, now: float) -> None:
+        """The core is being told this."""
+
+    def saw(self, effect: Effect, now: float) -> None:
+        """The core decided this."""
+
+    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
+        """A job's times; called in an engine's thread."""
+
+
 @attrs.frozen(kw_only=True)
 class Daemon:
     """Everything that ``cli.wiring`` chose.
@@ -68,7 +86,7 @@ class Daemon:
         runtime: the device.
         source: the model to serve.
         policy: the core's numbers.
-        metrics: told of effects and jobs.
+        metrics: told of events, effects and jobs.
         serve_http: the surface.
         reload_tenants: reads tenants' weights and limits anew; blocks; raises
             `calculet_trio.errors.ConfigurationRefused` if they are not valid. None where there is nothing to read.
@@ -82,7 +100,7 @@ class Daemon:
     runtime: Runtime
     source: ModelSource
     policy: Policy
-    metrics: ServiceMetrics
+    metrics: Observer
     serve_http: HttpServer
     reload_tenants: Callable[[], Mapping[str, TenantPolicy]] | None = None
     on_ready: Callable[[int], None] = lambda _port: None
@@ -92,12 +110,12 @@ class Daemon:
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
 
 
-async def run(daemon: Daemon, *, signals: bool = True) -> None:
+async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> None:
     """Serve until a signal, then drain.
 
     Args:
         daemon: see `Daemon`.
-        signals: listen for SIGTERM, SIGINT and SIGHUP; false in a host process that has its own.
+        signals: where SIGTERM, SIGINT and SIGHUP come from; None for the process's own.
 
     Raises:
         calculet_trio.errors.PackageError: the model must not be served.
@@ -159,12 +177,11 @@ class _House:
         """A device call's fate is unknown: the device belongs to whatever that call still does."""
         return self._lost is not None
 
-    async def live(self, *, signals: bool) -> None:
+    async def live(self, *, signals: AsyncIterable[int] | None = None) -> None:
         try:
             async with trio.open_nursery() as daemon:
                 daemon.start_soon(self._notifier.run)
-                if signals:
-                    daemon.start_soon(self._watch_signals)
+                daemon.start_soon(self._watch_signals, signals)
                 async with trio.open_nursery() as device_plane:
                     device_plane.start_soon(self._loop.run)
                     async with trio.open_nursery() as executor:
@@ -198,9 +215,11 @@ class _House:
         self._notifier.ready(f"serving {self._daemon.source.alias} on port {port}")
         self._daemon.on_ready(port)
 
-    async def _watch_signals(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as arrivals:
-            async for number in arrivals:
+    async def _watch_signals(self, given: AsyncIterable[int] | None) -> None:
+        with ExitStack() as own:
+            if given is None:
+                given = own.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+            async for number in given:
                 if number == signal.SIGHUP:
                     await self._reload_tenants()
                     continue

@@ -65,6 +65,11 @@ async def idle(house):
     await until(is_idle)
 
 
+def silence():
+    """Signals that never come."""
+    return trio.open_memory_channel(0)[1]
+
+
 async def read(handle):
     """The whole reply as text."""
     return "".join([output.text async for output in handle])
@@ -117,7 +122,7 @@ async def living(
 
     async def live():
         try:
-            await alive.live(signals=False)
+            await alive.live(signals=silence())
         finally:
             runtime.close()
             ended.set()

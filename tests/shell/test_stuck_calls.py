@@ -15,7 +15,7 @@ from calculet_trio.runtimes.port import Finished, Submitted, Ticket, Unknown
 from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import drain, executor, lifecycle
 from calculet_trio.shell.blocking import ThreadRunner
-from tests.shell.house import ask, living, until
+from tests.shell.house import ask, living, silence, until
 
 SOON = {"job_s": 0.05, "overrun_s": 0.05}
 
@@ -169,6 +169,6 @@ async def test_the_device_is_closed_only_if_nothing_may_still_use_it(prompt, clo
         scope.cancel()
 
     with trio.CancelScope() as scope, suppress(DeviceLost):
-        await lifecycle.run(attrs.evolve(spent, runtime=runtime, serve_http=one_request), signals=False)
+        await lifecycle.run(attrs.evolve(spent, runtime=runtime, serve_http=one_request), signals=silence())
     assert calls == ["close"] * closes
     close()

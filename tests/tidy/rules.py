@@ -160,7 +160,7 @@ def _speaks_by_itself(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDe
     if not isinstance(node, ast.ClassDef):
         return False
     is_record = any("attrs.frozen" in ast.unparse(decorator) for decorator in node.decorator_list)
-    is_enum = any(ast.unparse(base).endswith("Enum") for base in node.bases)
+    is_enum = any(ast.unparse(base).endswith(("Enum", "Symbol")) for base in node.bases)
     return is_record or is_enum
 
 
