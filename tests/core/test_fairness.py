@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-import attrs
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -14,11 +13,10 @@ from calculet_trio.core.policy import BatchPolicy, DecodeOrder, DecodePolicy, Po
 from calculet_trio.core.request import Request
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenant, Tenants
-from calculet_trio.ids import RequestId
+from tests.core.naive_queue import NAMES, NaiveQueue
 from tests.core.shapes import GENERATION, evidence_of, small_shape, waiting_request
 from tests.core.world import World
 
-NAMES = ("f", "g", "h")
 picks = st.integers(0, 99)
 weights = st.sampled_from([0.5, 1.0, 2.0, 7.0])
 limits = st.none() | st.integers(1, 3)
@@ -29,63 +27,13 @@ policies = st.fixed_dictionaries(
 # ---- the rule, worked out anew at every step ----------------------------------------------------------------
 
 
-@attrs.define
-class Naive:
-    """The rule of S §5.3 as one would write it down: no heap, no tickets, every place computed when it is asked for.
-
-    Attributes:
-        line: waiting requests and their costs, by tenant, first come first.
-        active: charged requests: tenant, cost and weight.
-        time: each tenant's virtual time.
-    """
-
-    policies: dict[str, TenantPolicy]
-    line: dict[str, list[tuple[RequestId, float]]] = attrs.field(factory=lambda: {name: [] for name in NAMES})
-    active: dict[RequestId, tuple[str, float, float]] = attrs.field(factory=dict)
-    time: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(NAMES, 0.0))
-    global_time: float = 0.0
-
-    def policy(self, tenant: str) -> TenantPolicy:
-        return self.policies.get(tenant, TenantPolicy())
-
-    def wait(self, tenant: str, request: RequestId, cost: float, *, front: bool) -> None:
-        if not self.line[tenant]:
-            self.time[tenant] = max(self.time[tenant], self.global_time)
-        self.line[tenant].insert(0 if front else len(self.line[tenant]), (request, cost))
-
-    def finish_of(self, tenant: str) -> float:
-        return self.time[tenant] + self.line[tenant][0][1] / self.policy(tenant).weight
-
-    def candidates(self) -> dict[RequestId, float]:
-        """The heads of all tenants that may have one more, with their virtual finish."""
-        heads = {}
-        for tenant in NAMES:
-            limit = self.policy(tenant).max_active_sequences
-            active = sum(owner == tenant for owner, _, _ in self.active.values())
-            if self.line[tenant] and (limit is None or active < limit):
-                heads[self.line[tenant][0][0]] = self.finish_of(tenant)
-        return heads
-
-    def charge(self, request: RequestId) -> None:
-        tenant = next(tenant for tenant in NAMES if self.line[tenant] and self.line[tenant][0][0] == request)
-        _, cost = self.line[tenant].pop(0)
-        self.global_time = max(self.global_time, self.time[tenant])
-        self.active[request] = (tenant, cost, self.policy(tenant).weight)
-        self.time[tenant] += cost / self.policy(tenant).weight
-
-    def settle(self, request: RequestId, used: float) -> str:
-        tenant, cost, weight = self.active.pop(request)
-        self.time[tenant] -= (cost - used) / weight
-        return tenant
-
-
 class Pair:
     """The queue and its reference, told the same."""
 
     def __init__(self, chosen: dict[str, TenantPolicy]) -> None:
         self.tenants = Tenants(chosen)
         self.queue = TenantQueue(self.tenants)
-        self.naive = Naive(chosen)
+        self.naive = NaiveQueue(chosen)
         self.waiting: list[Request] = []
         self.active: list[Request] = []
         self.aside: list[Request] = []
