@@ -81,3 +81,23 @@ def test_a_shape_whose_graphs_are_all_too_large_is_a_defect() -> None:
 def test_a_window_covers_its_lanes_only() -> None:
     window = LaneWindow(small_shape(4).decode[1], LaneId(1))
     assert [window.covers(LaneId(lane)) for lane in range(4)] == [False, True, True, False]
+
+
+@given(choices(), st.lists(st.integers(0, 9), min_size=16, max_size=16))
+def test_no_window_is_worth_more(choice: tuple[ModelShape, set[LaneId], LaneId], prices: list[int]) -> None:
+    """Lanes that are worth more than others, as those of tenants below their share are."""
+    shape, ready, must = choice
+
+    def worth(window: LaneWindow) -> int:
+        return sum(prices[lane] for lane in ready if window.covers(lane))
+
+    chosen = choose_window(ready, must=must, shape=shape, worth=worth)
+    assert chosen.covers(must)
+    assert worth(chosen) == max(worth(window) for window in every_window(shape) if window.covers(must))
+
+
+def test_only_the_profiles_that_may_be_chosen_are() -> None:
+    shape = small_shape(4)
+    ready = {LaneId(lane) for lane in range(4)}
+    window = choose_window(ready, must=LaneId(3), shape=shape, profiles=shape.decode[:2])
+    assert (window.profile.compiled_batch, window.first) == (2, 2)
