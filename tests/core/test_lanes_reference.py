@@ -137,7 +137,7 @@ class LanesMachine(RuleBasedStateMachine):
                 self.slots[number].is_lost = True
 
     @rule(
-        pick=picks, act=st.sampled_from(["submit", "commit", "withdraw", "release", "allocated", "refused", "released"])
+    @rule(pick=picks, act=st.sampled_from("submit commit withdraw release allocated refused released".split()))
     )
     def touch_an_unknown_lane(self, pick: int, act: str) -> None:
         number = self.pick(pick, LaneState.UNKNOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -23,7 +24,7 @@ SHAPE = small_shape(2)
 
 
 class Host:
-    """A core with models ``one`` and ``two``; allocations and releases are answered at once, jobs when a test says so."""
+    """A core with models ``one`` and ``two``; allocations and releases are answered at once, jobs when told to."""
 
     def __init__(self) -> None:
         self.core = ServingCore(Policy(), (EngineId.PING,))
@@ -140,7 +141,7 @@ def test_generations_take_turns(host: Host) -> None:
         host.ask(alias, max_new_tokens=40)
     served = [host.finish() for _ in range(40)]
     assert Counter(served) == {FIRST: 20, SECOND: 20}
-    assert all(one != other for one, other in zip(served[2:], served[3:], strict=False))
+    assert all(one != other for one, other in pairwise(served[1:]))
 
 
 # ---- unloading ---------------------------------------------------------------------------------------------------

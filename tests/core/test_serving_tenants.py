@@ -1,10 +1,11 @@
-"""The core as a whole, for several tenants: limits, rates, deadlines and forecasts, and policies that change meanwhile."""
+"""The core as a whole, for several tenants: limits, rates, deadlines, forecasts, and policies that change meanwhile."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 
+from calculet_trio.core import events as ev
 from calculet_trio.core.effects import Fail, Finish, RefusalKind, Refuse
 from calculet_trio.core.events import CancelReason
 from calculet_trio.core.policy import AdmissionPolicy, DecodeOrder, DecodePolicy, Policy, TenantPolicy
@@ -24,7 +25,8 @@ def refusal_of(world: World, request: RequestId) -> str | None:
 
 
 def admitted(world: World) -> list[RequestId]:
-    return [request for request, stream in world.streams.items() if stream.admitted is not None]
+    """In the order in which they were."""
+    return [event.request for event in world.past if isinstance(event, ev.SequenceAllocated)]
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------
@@ -116,6 +118,7 @@ def test_a_tenants_deadline_orders_and_ends_its_requests() -> None:
 def test_a_clients_deadline_ends_its_request_and_buys_it_no_place() -> None:
     world = world_of(order=DecodeOrder.EDF)
     first = world.ask(max_new_tokens=9)
+    world.pass_time(1.0)
     hurried = world.ask(max_new_tokens=9, deadline_s=10.0)
     world.answer_all(jobs=False)
     while not world.streams[hurried].tokens:
@@ -205,7 +208,7 @@ def test_new_policies_lose_nobody_and_count_at_once() -> None:
     while len(served) < 20:
         before = len(admitted(world))
         world.answer_all(jobs=False)
-        served += [world.streams[request].tenant for request in list(admitted(world))[before:]]
+        served += [world.streams[request].tenant for request in admitted(world)[before:]]
         world.finish(world.job.job)
     assert 14 <= served.count("b") <= 17
     world.run()
