@@ -44,13 +44,6 @@ class Table(Generic[S, E]):
         self.rows = rows
         self.terminal = frozenset(state for state in states if not rows[state])
 
-    def after(self, state: S, event: E) -> S:
-        """The state that ``event`` leads to; raises `IllegalTransition` where the table has none."""
-        try:
-            return self.rows[state][event]
-        except KeyError:
-            raise IllegalTransition(f"{self.name}: {event.name} in {state.name}") from None
-
 
 class Machine(Generic[S, E]):
     """Base of every entity with a state: only `advance` writes it."""

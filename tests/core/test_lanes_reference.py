@@ -17,6 +17,7 @@ from calculet_trio.ids import LaneId, RequestId, SequenceId
 from tests.core.shapes import GENERATION
 
 MAX_SEQ = 12
+ACTS = ("submit", "commit", "withdraw", "release", "allocated", "refused", "released")
 picks = st.integers(0, 99)
 
 
@@ -136,9 +137,7 @@ class LanesMachine(RuleBasedStateMachine):
             else:
                 self.slots[number].is_lost = True
 
-    @rule(
-    @rule(pick=picks, act=st.sampled_from("submit commit withdraw release allocated refused released".split()))
-    )
+    @rule(pick=picks, act=st.sampled_from(ACTS))
     def touch_an_unknown_lane(self, pick: int, act: str) -> None:
         number = self.pick(pick, LaneState.UNKNOWN)
         if number is None:

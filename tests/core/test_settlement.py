@@ -8,24 +8,15 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.effects import Deliver, Fail, Finish, Quarantined, Refuse, SubmitJob
 from calculet_trio.core.events import FaultReason, LaneResult
 from calculet_trio.core.generation import GenerationEvent
-from calculet_trio.core.jobs import EngineId, PrefillJob
+from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.settlement import BUSY_TRIES
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from tests.core.shapes import ALIAS, GENERATION, small_policy, small_shape
-from tests.core.world import World
+from tests.core.world import World, decoding_pair
 
 BOTH = (EngineId.PING, EngineId.PONG)
 LOSSES = (FaultReason.TIMEOUT, FaultReason.CCU_FAULT, FaultReason.DEVICE_LOST, FaultReason.RUNTIME_ERROR)
-
-
-def decoding_pair(world: World) -> tuple[RequestId, RequestId]:
-    """Two requests in one decode job."""
-    pair = world.ask(max_new_tokens=9), world.ask(max_new_tokens=9)
-    world.answer_all(jobs=False)
-    while isinstance(world.job, PrefillJob) or len(world.job.lanes) < 2:
-        world.finish(world.job.job)
-    return pair
 
 
 def committed(world: World) -> int:

@@ -368,3 +368,12 @@ class World:
     @property
     def lanes_alive(self) -> list[LaneId]:
         return [lane for lane in self.device.sequence if lane not in self.device.lost]
+
+
+def decoding_pair(world: World) -> tuple[RequestId, RequestId]:
+    """Two requests in one decode job."""
+    pair = world.ask(max_new_tokens=9), world.ask(max_new_tokens=9)
+    world.answer_all(jobs=False)
+    while isinstance(world.job, PrefillJob) or len(world.job.lanes) < 2:
+        world.finish(world.job.job)
+    return pair
