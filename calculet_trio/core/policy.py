@@ -47,7 +47,7 @@ class QueuePolicy:
             ``incremental_prefill``; without that evidence prompts go whole.
     """
 
-    policy: TurnPolicy = TurnPolicy.WRR
+    policy: TurnPolicy = TurnPolicy.DRR
     decode_weight: int = 8
     short_prefill_weight: int = 4
     medium_prefill_weight: int = 2

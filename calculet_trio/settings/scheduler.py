@@ -82,9 +82,9 @@ class QueueSettings:
 
     policy: TurnPolicy = key(
         Choice(TurnPolicy),
-        TurnPolicy.WRR,
+        TurnPolicy.DRR,
         "What a weight buys. wrr: jobs, so that a prefill of seconds counts like a decode step of milliseconds; "
-        "drr: seconds of the device, as measured.",
+        "drr: seconds of the device, as measured. Measured against each other in config/README.md.",
     )
     decode_weight: int = key(WEIGHT, 8, "Share of decode steps.")
     short_prefill_weight: int = key(WEIGHT, 4, "Share of short prefills.")

@@ -88,7 +88,7 @@ EVERY = {
         "deadline_default_ms": 7500,
     },
     "queues": {
-        "policy": "drr",
+        "policy": "wrr",
         "decode_weight": 9,
         "short_prefill_weight": 10,
         "medium_prefill_weight": 11,
@@ -113,7 +113,7 @@ def test_every_key_reaches_the_policy() -> None:
     policy = settings.policy({"acme": TenantPolicy(weight=2)})
     admission, queues, batch = policy.admission, policy.queues, policy.batch
     assert attrs.astuple(admission) == (3, 4, 5, 6, 2, 7.5)
-    assert attrs.astuple(queues) == (TurnPolicy.DRR, 9, 10, 11, 12, 13, 14, 0.25, 15)
+    assert attrs.astuple(queues) == (TurnPolicy.WRR, 9, 10, 11, 12, 13, 14, 0.25, 15)
     assert attrs.astuple(policy.decode) == (DecodeOrder.EDF, 0.5)
     assert attrs.astuple(policy.fairness) == (2.5,)
     assert (batch.profiles, batch.batching_window_s, batch.thresholds) == ((1, 4), 0.0015, {4: 3})
