@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-import attrs
 import numpy as np
 
 from calculet_trio.core.events import FaultReason
-from calculet_trio.core.jobs import DecodeJob, EngineId, Job, LaneWork, PrefillJob
+from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
 from calculet_trio.core.profiles import InactiveLanePolicy, LaneLayout
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.runtimes.device_model import DeviceModel
+from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.pace import Pace
 from calculet_trio.runtimes.port import (
     Allocated,
@@ -78,22 +79,6 @@ def continuation(prompt: Sequence[int], tokens: int) -> list[int]:
     return reply
 
 
-@attrs.define
-class _Sequence:
-    """A resident sequence: its history as a hash after each token, so that a tail can be removed."""
-
-    lane: LaneId
-    hashes: list[int] = attrs.field(factory=lambda: [0])
-
-    @property
-    def length(self) -> int:
-        return len(self.hashes) - 1
-
-    def append(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.hashes.append(extend(self.hashes[-1], (token,)))
-
-
 class EmulatedRuntime:
     """See `calculet_trio.runtimes.port.Runtime` for every method.
 
@@ -110,13 +95,14 @@ class EmulatedRuntime:
         self.model = model
         self._pace = pace
         self._rng = np.random.default_rng(seed)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # the books: lanes, histories, jobs
+        self._is_closed = False
         self._generation: GenerationId | None = None
-        self._sequences: dict[SequenceId, _Sequence] = {}
-        self._by_lane: dict[LaneId, _Sequence] = {}
-        self._tickets: dict[Ticket, tuple[Job, float]] = {}
+        self._ledger = LaneLedger(model.shape())
+        self._histories: dict[SequenceId, list[int]] = {}  # a hash after each token, so that a tail can be removed
+        self._running: dict[EngineId, tuple[Ticket, Job, float]] = {}
+        self._tickets = count(1)
         self._compute_free_s = 0.0
-        self._number = 0
         rows = max(model.decode)
         self._logits = {engine: np.zeros((rows, model.vocab_size), np.float32) for engine in self.engines}
         self._hot: dict[EngineId, list[int]] = {engine: [0] * rows for engine in self.engines}
@@ -128,10 +114,15 @@ class EmulatedRuntime:
     # ---- life -----------------------------------------------------------------------------------
 
     def open(self) -> DeviceInfo:
+        self._is_closed = False
         return DeviceInfo("emulated", self.model.name, self.engines, dict(self.model.versions))
 
     def configure(self, generation: GenerationId, package: Path) -> None:
-        self._generation = generation
+        assert self._generation is None, "this board holds one model"
+        with self._lock:
+            self._generation = generation
+            # Its own numbering, so that one seed is one run.
+            self._ledger = LaneLedger(self.model.shape(), count(1))
 
     def inspect(self, generation: GenerationId) -> ModelDescription:
         model = self.model
@@ -155,62 +146,74 @@ class EmulatedRuntime:
 
     def reset_configuration(self) -> bool:
         with self._lock:
-            self._sequences.clear()
-            self._by_lane.clear()
             self._generation = None
+            self._histories.clear()
+            self._running.clear()
         return True
 
     def close(self) -> None:
         self.reset_configuration()
+        self._is_closed = True
 
     # ---- KV -------------------------------------------------------------------------------------
 
     def can_allocate(self, generation: GenerationId, sequences: int) -> bool:
-        return len(self._sequences) + sequences <= self.model.lanes
+        with self._lock:
+            return generation == self._generation and sequences <= self._ledger.free_lanes
 
     def allocate(self, generation: GenerationId, lane: LaneId, tokens: int) -> Allocated | NotAllocated:
         with self._lock:
-            if lane in self._by_lane or not 0 <= lane < self.model.lanes or tokens > self.model.context_tokens:
+            sequence = self._ledger.allocate(lane, tokens) if generation == self._generation else None
+            if sequence is None:
                 return NotAllocated(FaultReason.NO_CAPACITY)
-            sequence = SequenceId(self._next_number())
-            self._sequences[sequence] = self._by_lane[lane] = _Sequence(lane)
+            self._histories[sequence] = [0]
         return Allocated(sequence)
 
     def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
         with self._lock:
-            held = self._sequences.get(sequence)
-            if held is None or held.lane != lane:
+            if generation != self._generation or not self._ledger.release(lane, sequence):
                 return False
-            del self._sequences[sequence]
-            del self._by_lane[lane]
+            del self._histories[sequence]
         return True
 
     def remove_tail(self, generation: GenerationId, sequence: SequenceId, tokens: int) -> bool:
         with self._lock:
-            held = self._sequences.get(sequence)
-            if held is None or not 0 <= tokens <= held.length:
+            if generation != self._generation or not self._ledger.remove_tail(sequence, tokens):
                 return False
-            del held.hashes[len(held.hashes) - tokens :]
+            history = self._histories[sequence]
+            del history[len(history) - tokens :]
         return True
 
     # ---- jobs -----------------------------------------------------------------------------------
 
     def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
         with self._lock:
-            if not all(self._is_valid(work) for work in job.lanes):
+            if engine in self._running:
+                return NotSubmitted(FaultReason.DEVICE_BUSY)
+            if job.generation != self._generation or engine not in self._logits:
                 return NotSubmitted(FaultReason.RUNTIME_ERROR)
-            ticket = Ticket(self._next_number())
-            self._tickets[ticket] = (job, self._ends_s(job))
+            reason = self._ledger.refuse(job)
+            if reason is not None:
+                return NotSubmitted(reason)
+            self._ledger.hold(job)
+            ticket = Ticket(next(self._tickets))
+            self._running[engine] = (ticket, job, self._ends_s(job))
         return Submitted(ticket)
 
     def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
-        job, end_s = self._tickets.pop(ticket)
+        running = self._running.get(engine)
+        if running is None or running[0] != ticket:
+            return Unknown(FaultReason.RUNTIME_ERROR)
+        _, job, end_s = running
         begin_s = self._pace.now()
-        if end_s > begin_s + timeout_s:
+        if end_s > begin_s + timeout_s:  # the engine keeps its job, and the job its lanes: nobody knows how they are
             self._pace.pass_until(begin_s + timeout_s)
             return Unknown(FaultReason.TIMEOUT)
         self._pace.pass_until(end_s)
         with self._lock:
+            if self._running.pop(engine, None) != running:  # the configuration was reset in the middle
+                return Unknown(FaultReason.RUNTIME_ERROR)
+            self._ledger.settle(job, committed=True)
             return Finished(self._run(engine, job), device_s=end_s - begin_s)
 
     def memory(self) -> MemoryUse:
@@ -219,22 +222,9 @@ class EmulatedRuntime:
         return MemoryUse(used, 32 if model.memory_total_bug else model.memory_bytes)
 
     def status(self) -> DeviceStatus:
-        return DeviceStatus(True, "emulated")
+        return DeviceStatus(not self._is_closed, "closed" if self._is_closed else "emulated")
 
     # ---- inside ---------------------------------------------------------------------------------
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
-
-    def _is_valid(self, work: LaneWork) -> bool:
-        held = self._sequences.get(work.sequence)
-        return (
-            held is not None
-            and held.lane == work.lane
-            and work.position == held.length
-            and work.position + len(work.tokens) <= self.model.context_tokens
-        )
 
     def _ends_s(self, job: Job) -> float:
         """When the job will be done: copied in, computed in its turn, copied back."""
@@ -257,23 +247,22 @@ class EmulatedRuntime:
             self._disturb_inactive(job)
         logits, hot = self._logits[engine], self._hot[engine]
         for work in job.lanes:
-            held = self._sequences.get(work.sequence)
-            if held is None:  # released in the middle of its job: nothing is left to compute from
-                continue
-            held.append(work.tokens)
+            history = self._histories[work.sequence]
+            for token in work.tokens:
+                history.append(extend(history[-1], (token,)))
             row = work.index
             logits[row, hot[row]] = 0.0
-            hot[row] = next_token(held.hashes[-1])
+            hot[row] = next_token(history[-1])
             logits[row, hot[row]] = CHOSEN_LOGIT
-        return logits
+        return logits[: job.profile.compiled_batch if isinstance(job, DecodeJob) else 1]
 
     def _disturb_inactive(self, job: DecodeJob) -> None:
-        """Without a mask contract a batch writes one row of KV into every lane that it addresses."""
+        """Without a mask contract a batch writes a row of KV into every lane that it addresses."""
         if self.model.inactive_lane is not InactiveLanePolicy.NONE or self.model.layout is LaneLayout.INDIRECT:
             return
-        assert job.first_lane is not None
+        assert job.first_lane is not None, "the ledger took it: it is contiguous"
         active = {work.lane for work in job.lanes}
         for lane in range(job.first_lane, job.first_lane + job.profile.compiled_batch):
-            idle = self._by_lane.get(LaneId(lane))
+            idle = self._ledger.occupant(LaneId(lane))
             if idle is not None and lane not in active:
-                idle.append((0,))
+                self._histories[idle][-1] = extend(self._histories[idle][-1], (0,))

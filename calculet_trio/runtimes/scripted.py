@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import attrs
 import numpy as np
 
 from calculet_trio.core.events import FaultReason
-from calculet_trio.core.jobs import EngineId, Job, LaneWork
+from calculet_trio.core.jobs import EngineId, Job, LaneWork, PrefillJob
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
+from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.port import (
     Allocated,
     DeviceInfo,
@@ -30,6 +32,7 @@ from calculet_trio.runtimes.port import (
     NotAllocated,
     NotSubmitted,
     Submitted,
+    TensorInfo,
     Ticket,
     Unknown,
 )
@@ -41,10 +44,9 @@ _CHOSEN = 100.0
 
 
 @attrs.define
-class _Sequence:
+class _Speech:
     """What the device holds of one sequence: its whole history, and how far its reply has come."""
 
-    lane: LaneId
     tokens: list[int] = attrs.field(factory=list)
     reply: ScriptedReply | None = None
     said: int = 0
@@ -61,28 +63,42 @@ class ScriptedRuntime:
         self.script = script
         self.gates = Gates()
         self._control: ControlServer | None = None
+        self._is_open = False
         self._lock = threading.Lock()
-        self._sequences: dict[SequenceId, _Sequence] = {}
-        self._jobs: dict[Ticket, Job] = {}
+        self._generation: GenerationId | None = None
+        self._ledger = LaneLedger(script.shape)
+        self._speeches: dict[SequenceId, _Speech] = {}
+        self._jobs: dict[EngineId, tuple[Ticket, Job]] = {}
         self._faults: Counter[int] = Counter()
-        self._next = 1
+        self._tickets = count(1)
         self._logits = {
             engine: np.zeros((max(p.compiled_batch for p in script.shape.decode), script.shape.vocab_size), np.float32)
             for engine in EngineId
         }
 
+    @property
+    def resident(self) -> int:
+        """Sequences held now."""
+        return len(self._speeches)
+
     def open(self) -> DeviceInfo:
+        self._is_open = True
         if self.script.control is not None:
             self._control = ControlServer(self.gates, self.script.control)
         return DeviceInfo("scripted", "scripted runtime", tuple(EngineId), {"script": "calculet-script/v1"})
 
     def configure(self, generation: GenerationId, package: Path) -> None:
         self.gates.sleep(self.script.load_s, self.script.load_s)
+        self._generation = generation
 
     def inspect(self, generation: GenerationId) -> ModelDescription:
         shape = self.script.shape
         layout = KvLayout("contiguous_lanes", shape.lanes, shape.max_seq, bytes_per_token=8)
-        return ModelDescription(shape, layout, (), frozenset({"remove_tail", "incremental_prefill"}))
+        tensors = tuple(
+            TensorInfo(profile.submodel, "logits", "float32", (profile.compiled_batch, shape.vocab_size))
+            for profile in shape.decode
+        )
+        return ModelDescription(shape, layout, tensors, frozenset({"remove_tail", "incremental_prefill"}))
 
     def warm_up(self, generation: GenerationId) -> None:
         pass
@@ -91,47 +107,64 @@ class ScriptedRuntime:
         return GoldenResult(True, "a script is its own golden")
 
     def can_allocate(self, generation: GenerationId, sequences: int) -> bool:
-        return len(self._sequences) + sequences <= self.script.shape.lanes
+        return generation == self._generation and sequences <= self._ledger.free_lanes
 
     def allocate(self, generation: GenerationId, lane: LaneId, tokens: int) -> Allocated | NotAllocated:
         with self._lock:
-            if tokens > self.script.shape.max_seq or any(s.lane == lane for s in self._sequences.values()):
+            sequence = self._ledger.allocate(lane, tokens) if generation == self._generation else None
+            if sequence is None:
                 return NotAllocated(FaultReason.NO_CAPACITY)
-            sequence = SequenceId(self._number())
-            self._sequences[sequence] = _Sequence(lane)
+            self._speeches[sequence] = _Speech()
         self.gates.count(allocated=1, resident=1)
         return Allocated(sequence)
 
     def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
         with self._lock:
-            held = self._sequences.get(sequence)
-            if held is None or held.lane != lane:
+            if generation != self._generation or not self._ledger.release(lane, sequence):
                 return False
-            del self._sequences[sequence]
+            del self._speeches[sequence]
         self.gates.count(released=1, resident=-1)
         return True
 
     def remove_tail(self, generation: GenerationId, sequence: SequenceId, tokens: int) -> bool:
         with self._lock:
-            held = self._sequences.get(sequence)
-            if held is None or not 0 <= tokens <= len(held.tokens):
+            if generation != self._generation or not self._ledger.remove_tail(sequence, tokens):
                 return False
-            del held.tokens[len(held.tokens) - tokens :]
+            history = self._speeches[sequence].tokens
+            del history[len(history) - tokens :]
         return True
 
     def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
         with self._lock:
-            if not all(self._is_valid(work) for work in job.lanes):
-                return NotSubmitted(FaultReason.RUNTIME_ERROR)
-            if self._fault_of(job, {ScriptedFault.BUSY}) is not None:
+            if engine in self._jobs:
                 return NotSubmitted(FaultReason.DEVICE_BUSY)
-            ticket = Ticket(self._number())
-            self._jobs[ticket] = job
+            if job.generation != self._generation:
+                return NotSubmitted(FaultReason.RUNTIME_ERROR)
+            reason = self._ledger.refuse(job)
+            if reason is None and self._fault_of(job, {ScriptedFault.BUSY}) is not None:
+                reason = FaultReason.DEVICE_BUSY
+            if reason is not None:
+                return NotSubmitted(reason)
+            self._ledger.hold(job)
+            ticket = Ticket(next(self._tickets))
+            self._jobs[engine] = (ticket, job)
         self.gates.count(submitted=1)
         return Submitted(ticket)
 
     def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
-        job = self._jobs.pop(ticket)
+        held, job = self._jobs[engine]
+        assert held == ticket, "one job an engine"
+        outcome: Finished | Unknown | None = None
+        try:
+            outcome = self._outcome(engine, job, timeout_s)
+        finally:
+            with self._lock:
+                self._ledger.settle(job, committed=isinstance(outcome, Finished) and outcome.failed is None)
+                del self._jobs[engine]
+        self.gates.count(finished=1)
+        return outcome
+
+    def _outcome(self, engine: EngineId, job: Job, timeout_s: float) -> Finished | Unknown:
         match self._fault_of(job, set(ScriptedFault) - {ScriptedFault.BUSY}):
             case ScriptedFault.RAISE:
                 raise RuntimeError("the script wants the runtime to break here")
@@ -145,31 +178,34 @@ class ScriptedRuntime:
                 return Unknown(FaultReason.TIMEOUT)
             case ScriptedFault.OUTPUT:
                 return Finished(None, failed=FaultReason.OUTPUT_ERROR)
-        tokens = [self._next_token(work) for work in job.lanes]
-        delay_s = max(self.script.step_s, *(token.delay_s for token in tokens))
+        tokens = self._next_tokens(job)
+        delay_s = max((token.delay_s for token in tokens), default=0.0)
+        delay_s = max(self.script.step_s, delay_s)
         if delay_s and not self.gates.sleep(delay_s, timeout_s):
             return Unknown(FaultReason.TIMEOUT)
         for token in tokens:
             if token.gate is not None and not self.gates.pass_through(token.gate, timeout_s):
                 return Unknown(FaultReason.TIMEOUT)
-        logits = self._speak(engine, job, tokens)
-        self.gates.count(finished=1)
-        return Finished(logits, device_s=delay_s)
+        return Finished(self._speak(engine, job, tokens), device_s=delay_s)
 
     def memory(self) -> MemoryUse:
-        used = sum(len(sequence.tokens) for sequence in list(self._sequences.values())) * 8
+        with self._lock:
+            used = sum(len(speech.tokens) for speech in self._speeches.values()) * 8
         return MemoryUse(used, self.script.shape.lanes * self.script.shape.max_seq * 8)
 
     def status(self) -> DeviceStatus:
-        return DeviceStatus(True, "scripted")
+        return DeviceStatus(self._is_open, "scripted" if self._is_open else "closed")
 
     def reset_configuration(self) -> bool:
         with self._lock:
-            self.gates.count(resident=-len(self._sequences))
-            self._sequences.clear()
+            self.gates.count(resident=-len(self._speeches))
+            self._speeches.clear()
+            self._ledger = LaneLedger(self.script.shape)
+            self._generation = None
         return True
 
     def close(self) -> None:
+        self._is_open = False
         self.gates.open_all()
         if self._control is not None:
             self._control.close()
@@ -177,36 +213,19 @@ class ScriptedRuntime:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    def _number(self) -> int:
-        self._next += 1
-        return self._next
-
-    def _is_valid(self, work: LaneWork) -> bool:
-        held = self._sequences.get(work.sequence)
-        vocab_size, max_seq = self.script.shape.vocab_size, self.script.shape.max_seq
-        return (
-            held is not None
-            and held.lane == work.lane
-            and work.position == len(held.tokens)
-            and work.position + len(work.tokens) <= max_seq
-            and all(0 <= token < vocab_size for token in work.tokens)
-        )
-
-    def _reply_of(self, work: LaneWork) -> ScriptedReply:
-        """The sequence's reply; a new sequence chooses it by its prompt."""
-        held = self._sequences[work.sequence]
-        if held.reply is None:
-            held.reply = self.script.reply_to(self.script.tokenizer.decode([*held.tokens, *work.tokens]))
-        return held.reply
+    def _next_tokens(self, job: Job) -> list[ScriptedToken]:
+        """What each lane's reply says next; a part of a prompt makes nobody say anything."""
+        return [self._next_token(work) for work in job.lanes] if job.samples else []
 
     def _next_token(self, work: LaneWork) -> ScriptedToken:
-        reply = self._reply_of(work)
-        return reply.token_at(self._sequences[work.sequence].said, self.script.eos)
+        speech = self._speeches[work.sequence]
+        if speech.reply is None:  # the whole prompt is known now: it chooses the reply
+            speech.reply = self.script.reply_to(self.script.tokenizer.decode([*speech.tokens, *work.tokens]))
+        return speech.reply.token_at(speech.said, self.script.eos)
 
     def _fault_of(self, job: Job, kinds: set[ScriptedFault]) -> ScriptedFault | None:
         """The first fault of these kinds that is due in the job; it counts as having happened."""
-        for work in job.lanes:
-            token = self._next_token(work)
+        for token in self._next_tokens(job):
             if token.fault in kinds and self._faults[id(token)] < token.fault_times:
                 self._faults[id(token)] += 1
                 return token.fault
@@ -215,10 +234,10 @@ class ScriptedRuntime:
     def _speak(self, engine: EngineId, job: Job, tokens: list[ScriptedToken]) -> Logits:
         """Write the job's tokens to their sequences' histories and the replies' next ones to the logits."""
         logits = self._logits[engine]
-        for work, token in zip(job.lanes, tokens, strict=True):
-            held = self._sequences[work.sequence]
-            held.tokens.extend(work.tokens)
-            held.said += 1
+        for work in job.lanes:
+            self._speeches[work.sequence].tokens.extend(work.tokens)
+        for work, token in zip(job.lanes, tokens, strict=False):
+            self._speeches[work.sequence].said += 1
             row = logits[work.index]
             if token.logits is None:
                 row[:] = 0.0
@@ -226,4 +245,4 @@ class ScriptedRuntime:
             else:
                 row[:] = -np.inf
                 row[: len(token.logits)] = token.logits
-        return logits
+        return logits[:1] if isinstance(job, PrefillJob) else logits[: job.profile.compiled_batch]

@@ -143,4 +143,4 @@ async def living(
             assert not patience.cancelled_caught, "the daemon did not end"
     assert len(alive._dispatcher) == 0
     assert len(alive._samplers) == 0
-    assert len(runtime._sequences) == 0 or alive._lost is not None
+    assert runtime.resident == 0 or alive._lost is not None

@@ -1,4 +1,4 @@
-"""Which sequence lies in which KV lane of a host model, how long it is, and whether a job may touch it.
+"""Which sequence lies in which KV lane of a device, how long it is, and whether a job may touch it.
 
 The core keeps its own books; these are the device's, so that a mistake above is refused here and never
 overwrites another sequence's KV.
@@ -6,6 +6,7 @@ overwrites another sequence's KV.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
@@ -13,7 +14,7 @@ import attrs
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import DecodeJob, Job, LaneWork, PrefillJob
-from calculet_trio.core.profiles import ModelShape
+from calculet_trio.core.profiles import LaneLayout, ModelShape
 from calculet_trio.ids import LaneId, SequenceId
 
 SEQUENCE_IDS: Final = count(1)
@@ -31,10 +32,16 @@ class Resident:
 
 
 class LaneLedger:
-    """The lanes of one model."""
+    """The lanes of one model.
 
-    def __init__(self, shape: ModelShape) -> None:
+    Args:
+        shape: the model's.
+        ids: numbers for its sequences.
+    """
+
+    def __init__(self, shape: ModelShape, ids: Iterator[int] = SEQUENCE_IDS) -> None:
         self._shape = shape
+        self._ids = ids
         self._residents: dict[LaneId, Resident] = {}
 
     @property
@@ -49,9 +56,14 @@ class LaneLedger:
         """A new, empty sequence in ``lane``; None if the lane is taken, or no lane could hold so much."""
         if lane in self._residents or not 0 <= lane < self._shape.lanes or not 1 <= tokens <= self._shape.max_seq:
             return None
-        sequence = SequenceId(next(SEQUENCE_IDS))
+        sequence = SequenceId(next(self._ids))
         self._residents[lane] = Resident(sequence, tokens_max=tokens)
         return sequence
+
+    def occupant(self, lane: LaneId) -> SequenceId | None:
+        """The sequence in ``lane``; None for an empty one."""
+        resident = self._residents.get(lane)
+        return None if resident is None else resident.sequence
 
     def release(self, lane: LaneId, sequence: SequenceId) -> bool:
         """Empty the lane; False if another sequence is there, none, or a job holds it."""
@@ -98,13 +110,19 @@ class LaneLedger:
     def _fits_window(self, job: DecodeJob) -> bool:
         batch, first = job.profile.compiled_batch, job.first_lane
         indices = [work.index for work in job.lanes]
+        if not (
+            indices
+            and len(set(indices)) == len(indices)
+            and all(0 <= index < batch for index in indices)
+            and all(len(work.tokens) == 1 for work in job.lanes)
+        ):
+            return False
+        if self._shape.layout is LaneLayout.INDIRECT:
+            return first is None and len({work.lane for work in job.lanes}) == len(indices)
         return (
             first is not None
             and 0 <= first <= self._shape.lanes - batch
-            and bool(indices)
-            and len(set(indices)) == len(indices)
-            and all(0 <= index < batch for index in indices)
-            and all(work.lane == first + work.index and len(work.tokens) == 1 for work in job.lanes)
+            and all(work.lane == first + work.index for work in job.lanes)
         )
 
     def _refuse_lane(self, work: LaneWork, max_seq: int) -> FaultReason | None:
