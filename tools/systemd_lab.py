@@ -208,7 +208,7 @@ def boot() -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    """Call mount(2), which Python does not have."""
+    """Mount something: a call that Python does not have."""
 
     def encoded(text: str | None) -> bytes | None:
         return None if text is None else text.encode()

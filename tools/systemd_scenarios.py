@@ -179,10 +179,12 @@ def gets_stuck() -> None:
 
 
 def freezes() -> None:
-    """A process that does nothing any more: the watchdog ends it, a new process."""
+    """A process that does nothing any more: the watchdog ends it, the log shows where it stood, a new process."""
     before = start()
     os.kill(int(before["MainPID"]), signal.SIGSTOP)
     restarted(before, result="watchdog", status="6")
+    log = SERVICE_LOG.read_text(errors="replace")
+    expect("the stacks in the log", "Fatal Python error: Aborted" in log and "cli/serve.py" in log, True)
 
 
 def is_slow() -> None:

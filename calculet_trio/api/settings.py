@@ -55,7 +55,8 @@ class ConnectionLimits:
         linger_s: how long what a refused client still sends is read and thrown away, so that it can read the
             refusal (closing on unread bytes would reset the connection and lose it).
         read_ahead_chunks: reads (of 64 KiB at most) kept while an earlier request is answered.
-        graceful_s: from shutdown until connections that still work are cut.
+        graceful_s: from shutdown until connections that still work are cut; the shell cuts them long before, when
+            the replies' time is over and the device has ended their last jobs.
         backlog: connections the kernel keeps for us to accept.
     """
 
@@ -67,7 +68,7 @@ class ConnectionLimits:
     write_stall_s: float = 20.0
     linger_s: float = 2.0
     read_ahead_chunks: int = 4
-    graceful_s: float = 30.0
+    graceful_s: float = 120.0
     backlog: int = 512
 
 

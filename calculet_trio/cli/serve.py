@@ -5,6 +5,8 @@ Source: CLI.md "Commands", "Configuration".
 
 from __future__ import annotations
 
+import faulthandler
+
 import click
 import trio
 
@@ -38,6 +40,7 @@ def serve(invocation: Invocation, configuration: Configuration) -> None:
     daemon = wire(configuration, on_ready=say_ready)
     alias = daemon.source.alias
     click.echo(f"loading {alias} …", err=True)
+    faulthandler.enable()  # a service manager ends a hung process by SIGABRT: the log then shows where it stood
     trio.run(run, daemon)
 
 

@@ -98,7 +98,7 @@ def api_settings(service: ServiceSettings) -> ApiSettings:
         keep_alive_s=service.timeouts.keep_alive_s,
         cors_origins=service.listen.cors_origins,
         request=_named_alike(RequestLimits, *sources),
-        connection=_named_alike(ConnectionLimits, *sources, graceful_s=service.timeouts.streams_s),
+        connection=_named_alike(ConnectionLimits, *sources, graceful_s=service.timeouts.drain_s),
     )
 
 

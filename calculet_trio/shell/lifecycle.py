@@ -207,8 +207,15 @@ class _House:
             port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
             generations.start_soon(self._load, port)
             await self._begun_stopping.wait()
-            http.cancel_scope.deadline = trio.current_time() + self._grace_s() + _FAREWELL_S
+            generations.start_soon(self._cut, http.cancel_scope)
         await self._drained.wait()
+
+    async def _cut(self, http: trio.CancelScope) -> None:
+        """End the surface in time: a reply's client hears of its end, and that is when its last job has ended."""
+        await trio.sleep(self._grace_s())
+        await self._drained.wait()
+        await trio.sleep(_FAREWELL_S)
+        http.cancel()
 
     async def _load(self, port: int) -> None:
         await self._models.load(self._daemon.source)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from calculet_trio.errors import CapacityExceeded, GenerationFailed
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.params import Output
 from tests.api.conftest import LINGER_S, Server
-from tests.api.fake_service import Script, gated, said, with_logprobs
+from tests.api.fake_service import FakeHandle, Script, gated, said, with_logprobs
 from tests.api.wire import post
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -237,19 +239,12 @@ async def test_a_choice_that_waits_for_a_lane_does_not_stop_one_that_has_one(ser
     service_open = server.service.open
     server.service.script = lambda request: said(*["x"] * 100)
 
-    class OneLane:
-        def __init__(self, request: InferenceRequest) -> None:
-            self._inner = service_open(request)
+    @asynccontextmanager
+    async def one_at_a_time(request: InferenceRequest) -> AsyncIterator[FakeHandle]:
+        async with lane, service_open(request) as handle:
+            yield handle
 
-        async def __aenter__(self) -> Any:
-            await lane.acquire()
-            return await self._inner.__aenter__()
-
-        async def __aexit__(self, *exc: Any) -> Any:
-            lane.release()
-            return await self._inner.__aexit__(*exc)
-
-    server.service.open = OneLane  # type: ignore[method-assign]
+    server.service.open = one_at_a_time  # type: ignore[method-assign]
     with trio.fail_after(10):
         whole = (await server.chat(n=3)).json()
         streamed = await server.chat(n=3, stream=True)

@@ -296,7 +296,7 @@ def test_the_surface_has_the_configurations_bounds() -> None:
     changed = attrs.evolve(
         service,
         limits=attrs.evolve(service.limits, stops=7, connections=8),
-        timeouts=attrs.evolve(service.timeouts, streams_s=3, head_s=4, keep_alive_s=5),
+        timeouts=attrs.evolve(service.timeouts, drain_s=3, head_s=4, keep_alive_s=5),
     )
     settings = api_settings(changed)
     assert (settings.request.stops, settings.connection.connections) == (7, 8)

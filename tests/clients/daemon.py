@@ -9,7 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +41,34 @@ SCRIPT: dict[str, Any] = {
 
 
 class Daemon:
-    """One process; ``base_url`` answers once it is ready."""
+    """One process; ``base_url`` answers once it is ready.
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    Args:
+        directory: for its files; a short path, since a Unix socket's is at most 107 bytes long.
+        script: what the runtime says; see ``runtimes/SCRIPTS.md``.
+        config: sections of ``calculet-service/v1``, for what no option sets.
+        arguments: further options of ``serve``.
+        port: 0 takes any free one.
+        awaits_ready: whether to wait for the model; else ``port`` must be named.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        script: Mapping[str, Any] = SCRIPT,
+        *,
+        config: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = ("--drain", "5"),
+        port: int = 0,
+        awaits_ready: bool = True,
+    ) -> None:
         self._control = directory / "control.sock"
-        script = directory / "script.yaml"
-        script.write_text(yaml.safe_dump({**SCRIPT, "control": str(self._control)}))
-        command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()"]
-        command += ["serve", "--runtime", "scripted", "--script", str(script), "--port", "0", "--drain", "5"]
-        command += options
+        script_file, config_file = directory / "script.yaml", directory / "config.yaml"
+        script_file.write_text(yaml.safe_dump({**script, "control": str(self._control)}))
+        config_file.write_text(yaml.safe_dump({"schema": "calculet-service/v1", **(config or {})}))
+        command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()", "serve"]
+        command += ["--config", str(config_file), "--runtime", "scripted", "--script", str(script_file)]
+        command += ["--port", str(port), *arguments]
         self._log = (directory / "stderr.log").open("w+")
         self.process = subprocess.Popen(
             command,
@@ -56,12 +78,13 @@ class Daemon:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
-            self.port = self._read_port()
+            self.port = self.read_port() if awaits_ready else port
         except BaseException:
             self.kill()
             raise
 
-    def _read_port(self) -> int:
+    def read_port(self) -> int:
+        """Wait until it is ready; where it listens."""
         assert self.process.stdout is not None
         slow = threading.Timer(START_S, self.process.kill)  # ends the reading below
         slow.start()
@@ -78,7 +101,6 @@ class Daemon:
         return f"http://127.0.0.1:{self.port}"
 
     def stderr(self) -> str:
-        self._log.flush()
         return Path(self._log.name).read_text()
 
     def control(self, **command: Any) -> dict[str, int]:
@@ -91,12 +113,20 @@ class Daemon:
         assert answer.pop("ok"), (command, answer)
         return answer
 
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
+    def terminate(self) -> None:
+        """SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The exit code; the log stays readable."""
         code = self.process.wait(STOP_S)
         self._close()
         return code
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.terminate()
+        return self.wait()
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -108,3 +138,14 @@ class Daemon:
         self._log.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+@contextmanager
+def running(script: Mapping[str, Any] = SCRIPT, **options: Any) -> Iterator[Daemon]:
+    """A process of the test's own, see `Daemon`; nothing of it is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ct") as directory:
+        daemon = Daemon(Path(directory), script, **options)
+        try:
+            yield daemon
+        finally:
+            daemon.kill()

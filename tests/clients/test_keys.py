@@ -32,11 +32,9 @@ def configuration(**acme: object) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def keyed():
     with tempfile.TemporaryDirectory(prefix="ct") as directory:
-        file = Path(directory) / "service.yaml"
-        file.write_text(yaml.safe_dump(configuration()))
-        daemon = Daemon(Path(directory), "--config", str(file))
+        daemon = Daemon(Path(directory), config=configuration())
         try:
-            yield daemon, file
+            yield daemon, Path(directory) / "config.yaml"
             assert daemon.stop() == 0
         finally:
             daemon.kill()

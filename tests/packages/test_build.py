@@ -58,6 +58,7 @@ def test_a_package_says_what_it_is(gguf: Path, tmp_path: Path) -> None:
 
 def test_every_file_is_listed_with_its_hash_and_size(gguf: Path, tmp_path: Path) -> None:
     manifest = construct(gguf, tmp_path / "tiny", prove=record_golden)
+    assert manifest.golden is not None, "what proves the package is in it, and is listed too"
     there = {path.name: path for path in (tmp_path / "tiny").iterdir() if path.name != "manifest.json"}
     assert set(there) == set(manifest.files)
     for name, record in manifest.files.items():

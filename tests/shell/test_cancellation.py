@@ -1,0 +1,157 @@
+"""A request and a load, cancelled at every scheduling point of the whole daemon, with real threads."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import trio
+
+from calculet_trio.core.lanes import LaneState
+from calculet_trio.shell.model_manager import ModelText
+from tests.shell.checkpoints import POINTS_MAX, Remains, StrikeAt
+from tests.shell.house import ask, idle, living, until
+
+SCRIPT = {
+    "lanes": 2,
+    "step_s": 0.001,
+    "replies": [{"when": "struck", "tokens": ["a", "b", "c"]}, {"tokens": ["Hello"]}],
+}
+
+
+async def nothing_is_left(house):
+    """Every lane is free, every job and sequence accounted for, and nobody remembers a request."""
+    await idle(house)
+    alive = house.alive
+    await until(lambda: not alive._executor.bounds_s and len(alive._dispatcher) == 0)
+    seen = alive._loop.snapshot()
+    assert seen.lanes_by_state[LaneState.UNKNOWN] == 0
+    assert (seen.jobs_in_flight, seen.jobs_unknown) == (0, 0)
+    assert (seen.kv_tokens_reserved, seen.kv_tokens_used, seen.waiting_prompt_tokens) == (0, 0, 0)
+    counted = house.runtime.gates.state()
+    assert counted.get("allocated", 0) == counted.get("released", 0)
+    assert counted.get("submitted", 0) == counted.get("finished", 0)
+    assert not house.runtime._sequences
+    assert not house.runtime._jobs
+    assert (len(alive._samplers), len(house.metrics._lives)) == (0, 0)
+
+
+async def strike_at_every_point(house, doing, afterwards):
+    """Run ``doing`` again and again, cancelled one point later each time, until it ends before it is struck.
+
+    Returns:
+        How many points it was cancelled at.
+    """
+    remains = Remains()
+    caught = 0
+    for point in itertools.count(1):
+        assert point < POINTS_MAX
+        with trio.fail_after(20), trio.CancelScope() as scope, StrikeAt(point, scope.cancel) as strike:
+            await doing()
+        caught += scope.cancelled_caught
+        await afterwards()
+        await remains.are_gone()
+        if not strike.has_struck:
+            assert caught > 5, "it was cancelled at the points that it has"
+            return caught
+    raise AssertionError("count() ends")
+
+
+async def test_a_request_cancelled_at_every_point_leaves_nothing():
+    async with living(SCRIPT) as house:
+
+        async def doing():
+            assert (await ask(house.service, "struck"))[0] == "abc"
+
+        async def afterwards():
+            await nothing_is_left(house)
+            assert (await ask(house.service))[0] == "Hello"
+            await nothing_is_left(house)
+
+        await strike_at_every_point(house, doing, afterwards)
+
+
+async def test_a_request_cancelled_beside_another_never_touches_it():
+    script = {**SCRIPT, "replies": [*SCRIPT["replies"][:1], {"when": "other", "tokens": list("undisturbed")}]}
+    async with living(script) as house:
+        texts = []
+
+        async def other():
+            texts.append((await ask(house.service, "other"))[0])
+
+        async def doing():
+            assert (await ask(house.service, "struck"))[0] == "abc"
+
+        async def beside():
+            # In the house's nursery, out of reach of what strikes.
+            house.nursery.start_soon(other)
+            await doing()
+
+        async def afterwards():
+            await nothing_is_left(house)
+            await until(lambda: texts)
+            assert texts == ["undisturbed"]
+            texts.clear()
+
+        await strike_at_every_point(house, beside, afterwards)
+
+
+async def test_a_queued_request_cancelled_at_every_point_of_its_wait_leaves_nothing():
+    script = {"lanes": 1, "step_s": 0.001, "replies": [{"when": "first", "tokens": list("abc")}, {"tokens": ["Hello"]}]}
+    async with living(script) as house:
+        texts = []
+
+        async def first():
+            texts.append((await ask(house.service, "first"))[0])
+
+        async def doing():
+            house.nursery.start_soon(first)
+            await until(lambda: house.alive._loop.snapshot().lanes_in_use)
+            assert (await ask(house.service))[0] == "Hello"
+
+        async def afterwards():
+            await until(lambda: texts)
+            await nothing_is_left(house)
+            assert texts == ["abc"]
+            texts.clear()
+
+        await strike_at_every_point(house, doing, afterwards)
+
+
+@attrs.define(eq=False)
+class Template:
+    """Stands for a model's template process, which somebody must let go."""
+
+    is_open: bool = True
+
+    def close(self):
+        self.is_open = False
+
+
+async def test_a_load_cancelled_at_every_point_leaves_what_is_served_as_it_was():
+    async with living({**SCRIPT, "load_s": 0.001}) as house:
+        templates = []
+
+        def open_text():
+            templates.append(Template())
+            return ModelText(house.runtime.script.tokenizer, templates[-1])
+
+        source = attrs.evolve(house.alive._daemon.source, open_text=open_text)
+        published = []
+
+        async def doing():
+            await house.alive._models.load(source)
+
+        async def afterwards():
+            assert house.alive._models.step is None
+            await nothing_is_left(house)
+            assert house.service.health().status == "ok"
+            assert (await ask(house.service))[0] == "Hello"
+            await nothing_is_left(house)
+            published.extend(prompts._template for _, prompts in house.alive._desk._models.values())
+            assert [one for one in templates if one.is_open] == [one for one in templates if one in published]
+
+        await strike_at_every_point(house, doing, afterwards)
+        assert published[0] is None, "the first load that was cancelled served nothing"
+        assert published[-1] is templates[-1]
+        assert any(not one.is_open for one in templates), "some were cancelled after their text was opened"
