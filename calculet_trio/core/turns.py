@@ -64,6 +64,8 @@ class DeviceTimeTurns:
     that takes to even out. A kind without work has its deficit forgiven: it saves nothing up.
     """
 
+    _LEAST_S = 1e-6  # a clock may be too coarse for a job; where none takes any time, jobs are counted
+
     def __init__(self, weights: dict[WorkKind, int]) -> None:
         self._weight = weights
         self._had_s = dict.fromkeys(WorkKind, 0.0)  # by weight
@@ -80,7 +82,7 @@ class DeviceTimeTurns:
 
     def charge(self, kind: WorkKind, device_s: float) -> None:
         """Add what the kind has had."""
-        self._had_s[kind] += device_s / self._weight[kind]
+        self._had_s[kind] += max(device_s, self._LEAST_S) / self._weight[kind]
 
 
 class LongQuota:

@@ -125,6 +125,10 @@ def test_device_time_is_shared_as_the_weights_say() -> None:
     assert shares[DECODE] * 0.017 / (shares[LONG] * 22.0) == pytest.approx(8.0, rel=0.2)
 
 
+def test_jobs_that_take_no_time_are_counted() -> None:
+    assert take(turns(TurnPolicy.DRR), (DECODE, LONG), 90, long=0.0, decode=0.0) == {DECODE: 80, LONG: 10}
+
+
 def test_who_comes_back_starts_where_the_others_are() -> None:
     wheel = turns(TurnPolicy.DRR)
     take(wheel, (SHORT, MEDIUM), 30)
