@@ -111,6 +111,11 @@ class EmulatedRuntime:
     def engines(self) -> tuple[EngineId, ...]:
         return tuple(EngineId)[: self.model.engines]
 
+    @property
+    def resident(self) -> int:
+        """Sequences held now."""
+        return len(self._histories)
+
     # ---- life -----------------------------------------------------------------------------------
 
     def open(self) -> DeviceInfo:

@@ -22,8 +22,8 @@ from calculet_trio.errors import PackageError, Unavailable
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes import host_golden
-from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.host_model import HostModel, LaneStep
+from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.port import (
     Allocated,
     DeviceInfo,
