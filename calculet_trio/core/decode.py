@@ -187,7 +187,7 @@ class DecodeScheduler:
     def _fits(self, request: Request, profile: BatchProfile) -> bool:
         """Whether the profile may decode the sequence now, and its pool can see it to its end."""
         assert request.lane is not None
-        return (
+        return self._is_uniform or (  # then what fits one profile fits all, and admission saw that it fits one
             request.lane.committed_len < profile.max_seq
             and request.kv_pool in (None, profile.kv_pool)
             and request.tokens_at_most <= self._pool_max_seq[profile.kv_pool]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
+from itertools import accumulate
 
 import attrs
 
@@ -130,12 +131,13 @@ def choose_window(
     """
     best: tuple[int, int, int] | None = None
     chosen: LaneWindow | None = None
+    ready_below = [0, *accumulate(lane in ready for lane in map(LaneId, range(shape.lanes)))]
     for profile in shape.decode if profiles is None else profiles:
         size = profile.compiled_batch
         last_first = min(must, shape.lanes - size)
         for first in range(max(0, must - size + 1), last_first + 1):
             window = LaneWindow(profile, LaneId(first))
-            value = sum(first <= lane < first + size for lane in ready) if worth is None else worth(window)
+            value = ready_below[first + size] - ready_below[first] if worth is None else worth(window)
             rank = (-value, size, first)
             if best is None or rank < best:
                 best, chosen = rank, window

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.core.request import REQUEST_TABLE, Request, RequestEvent
 from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import GenerationId, RequestId
 
@@ -57,13 +57,13 @@ class RequestRegistry:
 
     def move(self, request: Request, event: RequestEvent) -> None:
         """Advance the request by its table, keep the totals, and let it go once it is terminal."""
-        waited, tokens_before = request.is_waiting, len(request.prompt)
-        request.advance(event)
+        waited = request.is_waiting
+        state = request.advance(event)
         if waited and not request.is_waiting:
             self._waiting -= 1
-            self._waiting_prompt_tokens -= tokens_before
-            self._tenants.of(request.tenant).waiting_prompt_tokens -= tokens_before
-        if request.is_terminal:
+            self._waiting_prompt_tokens -= len(request.prompt)
+            self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
+        if state in REQUEST_TABLE.terminal:
             del self._requests[request.id]
 
     def price(self, request: Request, *, prompt: tuple[int, ...], max_new_tokens: int) -> None:
