@@ -116,6 +116,11 @@ class EmulatedRuntime:
         """Sequences held now."""
         return len(self._histories)
 
+    @property
+    def outstanding(self) -> int:
+        """Jobs that were submitted and not waited for to their end."""
+        return len(self._running)
+
     # ---- life -----------------------------------------------------------------------------------
 
     def open(self) -> DeviceInfo:

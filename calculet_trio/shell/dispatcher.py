@@ -49,7 +49,9 @@ class CompletionDispatcher:
 
         Its entry stays until the core has spoken its end, so that late words find it.
         """
-        if not stream.is_closed:
+        if stream.is_closed:
+            self._samplers.leave(stream.request)  # it may have joined after its end: nobody else would let it go
+        else:
             self._give_up(stream.request)
 
     def perform(self, effect: RequestEffect) -> None:

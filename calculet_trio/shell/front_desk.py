@@ -55,6 +55,16 @@ class FrontDesk:
         """From now on the alias means this model. Called before the core hears of it."""
         self._models[model.alias] = (model, prompts)
 
+    @property
+    def open_streams(self) -> int:
+        """Streams of requests that have not ended."""
+        return len(self._dispatcher)
+
+    @property
+    def text_sides(self) -> int:
+        """Text sides that are held for requests."""
+        return len(self._samplers)
+
     def close(self) -> None:
         """Let the models' text processes go."""
         for _, prompts in self._models.values():

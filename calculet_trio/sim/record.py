@@ -10,7 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from calculet_trio.core.effects import Effect, SubmitJob
-from calculet_trio.core.events import Event
+from calculet_trio.core.events import Event, JobFailed, JobFinished, JobNotSubmitted, JobUnknown
 from calculet_trio.core.jobs import Job
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.shell.lifecycle import Observer
@@ -19,6 +19,7 @@ from calculet_trio.sim.population import Visit
 
 _SAMPLES_MAX = 2000
 _SPANS_MAX = 2000
+_JOB_ENDS = (JobFinished, JobFailed, JobNotSubmitted, JobUnknown)
 
 
 @attrs.frozen
@@ -120,9 +121,8 @@ class _Both:
 
     def heard(self, event: Event, now: float) -> None:
         self._other.heard(event, now)
-        job = getattr(event, "job", None)
-        if job is not None:
-            self._record.job_ended(job, now)
+        if isinstance(event, _JOB_ENDS):
+            self._record.job_ended(event.job, now)
         if self._record.sample_due(now) and self._snapshot is not None:
             self._record.sample(self._snapshot(), now)
 

@@ -6,7 +6,8 @@ Source: ARCHITECTURE.md "Time".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 import trio
 from trio.abc import Clock
@@ -25,6 +26,9 @@ class LeapClock(Clock):
 
     def __init__(self) -> None:
         self._now = 0.0
+        self._sleepers: list[tuple[float, int, trio.lowlevel.Task]] = []
+        self._asleep: set[int] = set()
+        self._number = 0
 
     def start_clock(self) -> None:
         """Nothing to start."""
@@ -34,9 +38,34 @@ class LeapClock(Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Leap to ``deadline``; nobody sleeps."""
-        self._now = max(self._now, deadline)
+        """Leap to ``deadline``, or to the first sleeper that is due before it; nobody sleeps for real."""
+        sleepers = self._sleepers
+        while sleepers and sleepers[0][1] not in self._asleep:
+            heappop(sleepers)
+        if sleepers and sleepers[0][0] <= deadline:
+            due_s, number, task = heappop(sleepers)
+            self._now = max(self._now, due_s)
+            self._asleep.remove(number)
+            trio.lowlevel.reschedule(task)
+        else:
+            self._now = max(self._now, deadline)
         return 0.0
+
+    async def sleep_until(self, moment_s: float) -> None:
+        """Sleep without a deadline of trio's: a scope, and an exception that ends it, cost three times as much.
+
+        **Cancellation**: at once.
+        """
+        self._number += 1
+        number = self._number
+        self._asleep.add(number)
+        heappush(self._sleepers, (moment_s, number, trio.lowlevel.current_task()))
+
+        def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+            self._asleep.remove(number)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 class VirtualRunner:
@@ -44,14 +73,29 @@ class VirtualRunner:
 
     Args:
         pace: the device's clock, to which its calls owe their time.
+        clock: of this world.
     """
 
-    def __init__(self, pace: VirtualPace) -> None:
+    def __init__(self, pace: VirtualPace, clock: LeapClock) -> None:
         self._pace = pace
+        self._clock = clock
 
     async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """See `calculet_trio.shell.blocking.BlockingRunner.run`."""
-        async with limiter:
-            answer = call()
-            await trio.sleep_until(self._pace.take_debt())
+        if limiter.available_tokens < 1:
+            async with limiter:
+                return await self._run(call)
+        limiter.acquire_nowait()  # a free limiter is taken without a checkpoint: the sleep is one
+        try:
+            return await self._run(call)
+        finally:
+            limiter.release()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        answer = call()
+        await self._clock.sleep_until(self._pace.take_debt())
         return answer
+
+    async def run_whole(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """See `calculet_trio.shell.blocking.BlockingRunner.run_whole`."""
+        return await self.run(call, limiter)

@@ -1,7 +1,7 @@
 """A world: a population of clients, the production daemon, and an emulated board that may fail.
 
 The daemon is `calculet_trio.shell.lifecycle.run` as it is; only its clock, its runner, its runtime and its
-surface are the world's. When it loses its device it ends, and the world starts it again, as systemd would.
+surface are the world's. When it ends before its clients do, the world starts it again, as systemd would.
 
 Source: SPEC section 3–9; S §17.3.
 """
@@ -10,36 +10,58 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import attrs
 import numpy as np
 import trio
 
-from calculet_trio.core.policy import Policy
-from calculet_trio.errors import CalculetError, DeviceLost, GenerationFailed, RequestRefused
+from calculet_trio.core.policy import Policy, TenantPolicy
+from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.device_model import DeviceModel
-from calculet_trio.runtimes.emulated import END_TOKEN, EmulatedRuntime, continuation
+from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.faults import Fault, FaultyRuntime, Rates
 from calculet_trio.runtimes.pace import VirtualPace
+from calculet_trio.shell.executor import JobTimeout
+from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.lifecycle import Daemon
 from calculet_trio.shell.lifecycle import run as run_daemon
 from calculet_trio.shell.model_manager import ModelSource, ModelText
-from calculet_trio.shell.service import InferenceRequest, RequestHandle, Service
-from calculet_trio.sim.checkers import Ledger, Violated
+from calculet_trio.shell.service import Service
+from calculet_trio.sim.checkers.conservation import check_conservation
+from calculet_trio.sim.checkers.diligence import DiligenceChecker
+from calculet_trio.sim.checkers.drain import DrainChecker
+from calculet_trio.sim.checkers.fairness import FairnessChecker
+from calculet_trio.sim.checkers.lanes import LaneChecker
+from calculet_trio.sim.checkers.leftovers import check_desk, check_device
+from calculet_trio.sim.checkers.requests import RequestChecker
+from calculet_trio.sim.checkers.violation import Violated, require
+from calculet_trio.sim.checkers.watch import Watch
 from calculet_trio.sim.determinism import Trace, seeded_scheduling
-from calculet_trio.sim.population import Population, Visit
+from calculet_trio.sim.population import Population
 from calculet_trio.sim.record import Record
 from calculet_trio.sim.virtual_time import LeapClock, VirtualRunner
+from calculet_trio.sim.visitors import ALIAS, Visitors
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
-from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
 
-_RESTART_S = 5.0
-_DRAIN_S = 20.0
-_AFTER_S = 900.0
+_RESTART_S: Final = 5.0
+_AFTER_S: Final = 900.0
 """How long after the last arrival the world may take to end: longer than any deadline, drain and job."""
+_JOB_TIMEOUT: Final = JobTimeout()
+_FAREWELL_S: Final = 10.0
+"""How long after its drain's deadline, and its last job, a daemon may still be there."""
+
+
+@attrs.frozen
+class Reload:
+    """SIGHUP at a moment: tenants have these policies from then on."""
+
+    moment_s: float
+    tenants: Mapping[str, TenantPolicy]
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +75,11 @@ class WorldSpec:
         policy: the daemon's numbers.
         population: who comes.
         faults: kinds and rates per call.
+        visits_max: only the first so many clients come; None for all.
+        reloads: in order of their moments.
+        restarts_s: moments of a SIGTERM in the middle, in order; the daemon drains and is started again.
+        drain_s: how long open streams may go on after a SIGTERM.
+        backlog_bytes_max: unread output of one stream before it is given up.
     """
 
     seed: int
@@ -61,127 +88,190 @@ class WorldSpec:
     policy: Policy
     population: Population
     faults: Mapping[Fault, float]
+    visits_max: int | None = None
+    reloads: tuple[Reload, ...] = ()
+    restarts_s: tuple[float, ...] = ()
+    drain_s: float = 20.0
+    backlog_bytes_max: int = 1 << 20
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What a world came to.
+    """What a world came to, if no checker objected.
 
     Args:
         spec: what was run.
-        trace_hash: of every event and effect, in order: the same for the same spec.
+        trace_hash: of every event and effect, in order: the same for the same spec; None if nobody asked.
         steps: events and effects.
         ended_s: virtual seconds.
-        restarts: daemons that lost their device.
-        clients: how the clients' requests ended, by kind.
+        lives: daemons, one after the other.
+        losses: those that lost their device.
+        clients: how the clients' requests ended, in words.
         faults: how often each fault came about.
+        compared: how often two tenants' accounts were held against the fairness bound.
         record: measurements over time, for reports.
     """
 
     spec: WorldSpec
-    trace_hash: str
+    trace_hash: str | None
     steps: int
     ended_s: float
-    restarts: int
+    lives: int
+    losses: int
     clients: Counter[str]
     faults: Counter[Fault]
+    compared: int
     record: Record
 
 
-def run_world(spec: WorldSpec) -> Outcome:
+def run_world(
+    spec: WorldSpec, *, hashed: bool = False, on_progress: Callable[[float], None] = lambda _moment_s: None
+) -> Outcome:
     """Run one world from beginning to end, in this thread, as fast as it goes.
 
+    Args:
+        spec: the world.
+        hashed: whether to hash everything that happens, to compare runs; it costs a tenth.
+        on_progress: told the virtual moment now and then.
+
     Raises:
-        calculet_trio.sim.checkers.Violated: a checker fired (perhaps inside an exception group).
+        Violated: a checker fired; perhaps inside an exception group, as is any error of the daemon.
     """
-    world = _World(spec)
+    world = _World(spec, Trace() if hashed else None, on_progress)
     with seeded_scheduling(spec.seed):
-        trio.run(world.live, clock=LeapClock(), restrict_keyboard_interrupt_to_checkpoints=True)
+        trio.run(world.live, clock=world.clock, restrict_keyboard_interrupt_to_checkpoints=True)
     return world.outcome()
 
 
-class _World:
-    def __init__(self, spec: WorldSpec) -> None:
+class _Life:
+    """One daemon, from its start to its end, with its device and those who watch it."""
+
+    def __init__(self, spec: WorldSpec, number: int, trace: Trace | None, clock: LeapClock) -> None:
         self._spec = spec
+        pace = VirtualPace(clock.current_time)
+        self.device = EmulatedRuntime(spec.device, pace, seed=spec.seed + number)
+        self.runtime = FaultyRuntime(self.device, Rates(spec.faults, seed=spec.seed + 7919 * number), pace)
+        self.runner = VirtualRunner(pace, clock)
+        self.desk: FrontDesk | None = None
+        device = spec.device
+        self.requests = RequestChecker(spec.policy)
+        self.lanes = LaneChecker(lambda: self.watch.snapshot(), isolation=device.lane_fault_isolation)
+        self.fairness = FairnessChecker(spec.policy, lanes=device.lanes, context_tokens=device.context_tokens)
+        longest_job_s = _JOB_TIMEOUT.base_s + _JOB_TIMEOUT.per_token_s * device.context_tokens
+        drain = DrainChecker(farewell_s=longest_job_s + _FAREWELL_S)
+        diligence = DiligenceChecker(spec.policy, lanes=device.lanes)
+        self.watch = Watch((self.requests, self.lanes, self.fairness, diligence, drain), trace)
+
+    def conclude(self, now: float, *, device_lost: bool) -> None:
+        """Hold everything that can be held once the daemon has ended."""
+        self.watch.conclude(now, device_lost=device_lost)
+        if self.desk is not None:
+            check_desk(self.desk)
+        if not device_lost:
+            check_device(self.device, unknown_lanes=self.lanes.unknown)
+
+
+class _World:
+    def __init__(self, spec: WorldSpec, trace: Trace | None, on_progress: Callable[[float], None]) -> None:
+        self.clock = LeapClock()
+        self._spec = spec
+        self._trace = trace
+        self._on_progress = on_progress
         self._rng = np.random.default_rng(spec.seed)
-        self._trace = Trace()
-        self._tokenizer = ByteTokenizer()
-        self._clients: Counter[str] = Counter()
-        self._faults: Counter[Fault] = Counter()
         self._record = Record()
-        self._restarts = 0
-        self._ended_s = 0.0
-        self._service: Service | None = None
-        self._visits = spec.population.visits(self._rng)
+        self._visitors = Visitors(self._record)
+        self._visits = islice(spec.population.visits(self._rng), spec.visits_max)
         self._next_visit = next(self._visits, None)
+        self._reloads = list(spec.reloads)
+        self._restarts_s = list(spec.restarts_s)
+        self._tenants = spec.policy.tenants
+        self._faults: Counter[Fault] = Counter()
+        self._said: Counter[str] = Counter()
+        self._arrived = self._steps = self._lives = self._losses = self._compared = 0
+        self._ended_s = 0.0
 
     def outcome(self) -> Outcome:
         return Outcome(
             spec=self._spec,
-            trace_hash=self._trace.digest(),
-            steps=self._trace.length,
+            trace_hash=None if self._trace is None else self._trace.digest(),
+            steps=self._steps,
             ended_s=self._ended_s,
-            restarts=self._restarts,
-            clients=self._clients,
+            lives=self._lives,
+            losses=self._losses,
+            clients=self._visitors.endings,
             faults=self._faults,
+            compared=self._compared,
             record=self._record,
         )
 
     async def live(self) -> None:
-        with trio.fail_after(self._spec.seconds + _AFTER_S):
+        tasks_before = trio.lowlevel.current_statistics().tasks_living
+        with trio.move_on_after(self._spec.seconds + _AFTER_S) as world:
             async with trio.open_nursery() as clients:
-                await self._supervise(clients)
+                while await self._live_once(clients):
+                    await trio.sleep(_RESTART_S)
         self._ended_s = trio.current_time()
+        require(not world.cancelled_caught, f"the world has not ended {_AFTER_S:g} s after its last client came")
+        tasks = trio.lowlevel.current_statistics().tasks_living - tasks_before
+        require(tasks == 0, f"{tasks} tasks are left of the world")
+        check_conservation(
+            came=self._visitors.came, heard=self._visitors.heard, arrived=self._arrived, said=self._said
+        )
 
-    async def _supervise(self, clients: trio.Nursery) -> None:
-        """Start the daemon, again after each lost device, until the last one has drained."""
-        life = 0
-        while True:
-            signals, arriving = trio.open_memory_channel[int](8)
-            ledger = Ledger(self._trace, deadline_s=self._spec.policy.admission.deadline_default_s)
-            runtime, daemon = self._new_daemon(life, ledger, signals, clients)
-            life += 1
-            is_lost = False
-            try:
-                await run_daemon(daemon, signals=arriving)
-            except* DeviceLost:
-                is_lost = True
-            self._service = None
-            self._faults.update(runtime.happened)
-            ledger.conclude(device_lost=is_lost)
-            if not is_lost:
-                return
-            self._restarts += 1
-            self._record.restarted(trio.current_time())
-            await trio.sleep(_RESTART_S)
+    async def _live_once(self, clients: trio.Nursery) -> bool:
+        """One life of the daemon. Returns whether another must follow."""
+        signals, arriving = trio.open_memory_channel[int](8)
+        spec = attrs.evolve(self._spec, policy=attrs.evolve(self._spec.policy, tenants=self._tenants))
+        life = _Life(spec, self._lives, self._trace, self.clock)
+        self._lives += 1
+        device_lost = False
+        try:
+            await run_daemon(self._daemon(life, spec, signals, clients), signals=arriving)
+        except* DeviceLost:
+            device_lost = True
+        self._visitors.service = None
+        self._faults.update(life.runtime.happened)
+        self._said.update(life.requests.endings)
+        self._arrived += life.requests.arrived
+        self._steps += life.watch.steps
+        self._compared += life.fairness.compared
+        now = trio.current_time()
+        life.conclude(now, device_lost=device_lost)
+        if device_lost:
+            self._losses += 1
+            self._record.restarted(now)
+        return self._has_visits or device_lost
 
-    def _new_daemon(
-        self, life: int, ledger: Ledger, signals: trio.MemorySendChannel[int], clients: trio.Nursery
-    ) -> tuple[FaultyRuntime, Daemon]:
-        spec = self._spec
-        pace = VirtualPace(trio.current_time)
-        emulated = EmulatedRuntime(spec.device, pace, seed=spec.seed + life)
-        runtime = FaultyRuntime(emulated, Rates(spec.faults, seed=spec.seed + 7919 * life), pace)
+    @property
+    def _has_visits(self) -> bool:
+        return self._next_visit is not None and self._next_visit.arrival_s < self._spec.seconds
+
+    def _daemon(
+        self, life: _Life, spec: WorldSpec, signals: trio.MemorySendChannel[int], clients: trio.Nursery
+    ) -> Daemon:
         source = ModelSource(
-            alias="m",
+            alias=ALIAS,
             package=Path("emulated"),
             verify=lambda: None,
-            open_text=lambda: ModelText(self._tokenizer, None),
+            open_text=lambda: ModelText(ByteTokenizer(), None),
             meta={},
         )
-        daemon = Daemon(
-            runtime=runtime,
+        return Daemon(
+            runtime=life.runtime,
             source=source,
             policy=spec.policy,
-            metrics=self._record.beside(ledger),
-            serve_http=partial(self._surface, signals, clients),
-            drain_s=_DRAIN_S,
-            runner=VirtualRunner(pace),
+            metrics=self._record.beside(life.watch),
+            serve_http=partial(self._surface, life, signals, clients),
+            reload_tenants=lambda: self._tenants,
+            drain_s=spec.drain_s,
+            job_timeout=_JOB_TIMEOUT,
+            backlog_bytes_max=spec.backlog_bytes_max,
+            runner=life.runner,
         )
-        return runtime, daemon
 
     async def _surface(
         self,
+        life: _Life,
         signals: trio.MemorySendChannel[int],
         clients: trio.Nursery,
         service: Service,
@@ -189,70 +279,54 @@ class _World:
         *,
         task_status: trio.TaskStatus[int],
     ) -> None:
-        """In place of HTTP: clients come to the service at their times."""
+        """In place of HTTP: clients come to the service at their times, and signals at theirs."""
+        assert isinstance(service, FrontDesk)
         task_status.started(0)
-        self._service = service
+        life.desk = self._visitors.service = service
         with trio.CancelScope() as coming:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, stop, coming)
+                nursery.start_soon(self._reload, signals)
+                nursery.start_soon(self._restart, signals)
                 await self._let_them_come(clients)
                 signals.send_nowait(signal.SIGTERM)
                 coming.cancel()
+        self._visitors.service = None  # the listener is closed
         await stop.wait()
 
     async def _let_them_come(self, clients: trio.Nursery) -> None:
         while self._next_visit is not None and self._next_visit.arrival_s < self._spec.seconds:
             await trio.sleep_until(self._next_visit.arrival_s)
             visit, self._next_visit = self._next_visit, next(self._visits, None)
-            clients.start_soon(self._visit, visit, int(self._rng.integers(1 << 62)))
+            clients.start_soon(self._visitors.visit, visit, int(self._rng.integers(1 << 62)))
+            self._on_progress(trio.current_time())
 
-    # ---- one client -----------------------------------------------------------------------------
+    async def _reload(self, signals: trio.MemorySendChannel[int]) -> None:
+        """SIGHUP at its moments; one that fell between two daemons is read by the second when it starts."""
+        while self._reloads:
+            await trio.sleep_until(self._reloads[0].moment_s)
+            self._tenants = self._reloads.pop(0).tenants
+            signals.send_nowait(signal.SIGHUP)
 
-    async def _visit(self, visit: Visit, seed: int) -> None:
-        service = self._service
-        if service is None:
-            self._clients["unreachable"] += 1
-            return
-        draw = np.random.default_rng(seed)
-        prompt = tuple(int(token) for token in draw.integers(97, 123, visit.prompt_tokens))
-        request = InferenceRequest(
-            alias="m",
-            tenant=visit.tenant,
-            prompt=TokenPrompt(prompt),
-            reply=ReplyParams(sampling=SamplingParams(temperature=0.0)),
-            max_new_tokens=visit.output_tokens,
-            deadline_s=visit.deadline_s,
-        )
-        ended = "left"
-        with trio.move_on_after(float("inf") if visit.patience_s is None else visit.patience_s):
-            try:
-                async with service.open(request) as handle:
-                    ended = await self._read(handle, visit, prompt)
-            except RequestRefused as refused:
-                ended = refused.code
-            except GenerationFailed as failed:
-                ended = f"failed: {failed.reason}"
-            except CalculetError as error:
-                ended = type(error).__name__
-        self._clients[ended] += 1
-
-    async def _read(self, handle: RequestHandle, visit: Visit, prompt: tuple[int, ...]) -> str:
-        """Read the reply and hold it against what the model says after exactly this prompt."""
-        text = ""
-        async for output in handle:
-            text += output.text
-            if visit.read_pause_s:
-                await trio.sleep(visit.read_pause_s)
-        tokens = handle.timings.predicted_tokens
-        said = continuation(prompt, tokens)
-        expected = self._tokenizer.decode(token for token in said if token != END_TOKEN)
-        if text != expected:
-            raise Violated(f"a reply is not its own: {text[:40]!r} after {len(prompt)} tokens, not {expected[:40]!r}")
-        ending = handle.ending
-        self._record.replied(trio.current_time(), visit, handle.timings)
-        return "truncated" if ending.truncated_by else ending.reason.value
+    async def _restart(self, signals: trio.MemorySendChannel[int]) -> None:
+        if self._restarts_s:
+            await trio.sleep_until(self._restarts_s[0])
+            del self._restarts_s[0]
+            signals.send_nowait(signal.SIGTERM)
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
+
+
+def violation_in(error: BaseException) -> BaseException:
+    """Of an error, perhaps in groups, the one that says most: a checker's, else the first of the others."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, Violated)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]

@@ -1,0 +1,142 @@
+"""Lanes are nobody's twice, and one whose content nobody knows is nobody's again.
+
+Source: SPEC section 7 (S §9.1, §9.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from calculet_trio.core import effects as ef
+from calculet_trio.core import events as ev
+from calculet_trio.core.jobs import Job, LaneWork
+from calculet_trio.core.lanes import LaneState
+from calculet_trio.core.snapshot import CoreSnapshot
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+from calculet_trio.sim.checkers.violation import require
+from calculet_trio.sim.checkers.watch import Routes
+
+
+@attrs.define
+class _Lane:
+    """What the ledger knows of a lane: whose it is, which sequence, how long, in which job."""
+
+    request: RequestId | None = None
+    sequence: SequenceId | None = None
+    tokens: int = 0
+    job: JobId | None = None
+    is_unknown: bool = False
+
+
+class LaneChecker:
+    """One daemon's lanes and the jobs on them.
+
+    Args:
+        snapshot: the core's own counts.
+        isolation: whether a fault of one lane leaves the job's others whole.
+    """
+
+    def __init__(self, snapshot: Callable[[], CoreSnapshot], *, isolation: bool) -> None:
+        self._snapshot = snapshot
+        self._isolation = isolation
+        self._lanes: dict[tuple[GenerationId, LaneId], _Lane] = {}
+        self._jobs: dict[JobId, Job] = {}
+
+    def routes(self) -> Routes:
+        """See `calculet_trio.sim.checkers.watch.Checker`."""
+        return {
+            ev.SequenceAllocated: self._allocated,
+            ev.SequenceRefused: self._refused,
+            ev.SequenceReleased: self._released,
+            ev.JobFinished: self._job_finished,
+            ev.JobFailed: self._job_withdrawn,
+            ev.JobNotSubmitted: self._job_withdrawn,
+            ev.JobUnknown: self._job_unknown,
+            ef.AllocateSequence: self._given,
+            ef.SubmitJob: self._submitted,
+            ef.ReleaseSequence: self._taken_back,
+        }
+
+    @property
+    def unknown(self) -> int:
+        """Lanes whose content nobody knows."""
+        return sum(lane.is_unknown for lane in self._lanes.values())
+
+    def conclude(self, now: float, *, device_lost: bool) -> None:
+        """No lane is held, and no Unknown one was made free."""
+        if not device_lost:
+            held = [key[1] for key, lane in self._lanes.items() if lane.request is not None and not lane.is_unknown]
+            require(not held, f"lanes {held[:5]} are still held")
+            require(not self._jobs, f"jobs {list(self._jobs)[:5]} have not ended")
+        unknown = self._snapshot().lanes_by_state[LaneState.UNKNOWN]
+        require(unknown >= self.unknown, f"{self.unknown} lanes are Unknown, and the core counts {unknown}")
+
+    def _lane(self, generation: GenerationId, lane: LaneId) -> _Lane:
+        return self._lanes.setdefault((generation, lane), _Lane())
+
+    def _given(self, effect: ef.AllocateSequence, now: float) -> None:
+        held = self._lane(effect.generation, effect.lane)
+        require(not held.is_unknown, f"lane {effect.lane} is Unknown and is given away")
+        require(held.request is None, f"lane {effect.lane} is given away while it is held")
+        held.request = effect.request
+
+    def _allocated(self, event: ev.SequenceAllocated, now: float) -> None:
+        lane = self._lane(event.generation, event.lane)
+        require(lane.request == event.request, f"lane {event.lane} was allocated to another request")
+        require(lane.sequence is None, f"lane {event.lane} was allocated twice")
+        lane.sequence, lane.tokens = event.sequence, 0
+
+    def _refused(self, event: ev.SequenceRefused, now: float) -> None:
+        self._lane(event.generation, event.lane).request = None
+
+    def _taken_back(self, effect: ef.ReleaseSequence, now: float) -> None:
+        lane = self._lane(effect.generation, effect.lane)
+        require(lane.sequence == effect.sequence, f"lane {effect.lane} is released with another sequence")
+        require(lane.job is None, f"lane {effect.lane} is released in the middle of job {lane.job}")
+
+    def _released(self, event: ev.SequenceReleased, now: float) -> None:
+        lane = self._lane(event.generation, event.lane)
+        lane.request = lane.sequence = None
+        lane.is_unknown = lane.is_unknown or not event.confirmed
+
+    def _submitted(self, effect: ef.SubmitJob, now: float) -> None:
+        job = effect.job
+        self._jobs[job.job] = job
+        for work in job.lanes:
+            lane = self._lane(job.generation, work.lane)
+            require(not lane.is_unknown, f"lane {work.lane} is Unknown and is in job {job.job}")
+            require(lane.job is None, f"lane {work.lane} is in the jobs {lane.job} and {job.job}")
+            require(lane.request == work.request, f"lane {work.lane} is request {lane.request}'s, not {work.request}'s")
+            require(lane.sequence == work.sequence, f"lane {work.lane} holds another sequence than job {job.job} says")
+            require(lane.tokens == work.position, f"lane {work.lane} holds {lane.tokens} tokens, not {work.position}")
+            lane.job = job.job
+
+    def _job_finished(self, event: ev.JobFinished, now: float) -> None:
+        job = self._jobs.pop(event.job, None)
+        if job is None:
+            return  # late or doubled: the core is to ignore it
+        for work in job.lanes:
+            lane = self._ended(job, work)
+            if event.lost and (work.lane in event.lost or not self._isolation):
+                lane.is_unknown = True
+            else:
+                lane.tokens += len(work.tokens)
+
+    def _job_withdrawn(self, event: ev.JobFailed | ev.JobNotSubmitted, now: float) -> None:
+        job = self._jobs.pop(event.job, None)
+        for work in job.lanes if job is not None else ():
+            assert job is not None
+            self._ended(job, work)
+
+    def _job_unknown(self, event: ev.JobUnknown, now: float) -> None:
+        job = self._jobs.pop(event.job, None)
+        for work in job.lanes if job is not None else ():
+            assert job is not None
+            self._ended(job, work).is_unknown = True
+
+    def _ended(self, job: Job, work: LaneWork) -> _Lane:
+        lane = self._lane(job.generation, work.lane)
+        lane.job = None
+        return lane
