@@ -24,6 +24,12 @@ class BlockingRunner(Protocol):
         the outcome is Unknown anyway. ``limiter`` stays taken until the thread returns.
         """
 
+    async def run_whole(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """The same for a call whose outcome somebody must take care of: a process, an opened device.
+
+        **Cancellation**: atomic. It wins before the call begins, or waits for its end.
+        """
+
 
 class ThreadRunner:
     """Worker threads; a round trip costs about 150 µs."""
@@ -31,3 +37,7 @@ class ThreadRunner:
     async def run(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """See `BlockingRunner.run`."""
         return await trio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+
+    async def run_whole(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """See `BlockingRunner.run_whole`."""
+        return await trio.to_thread.run_sync(call, limiter=limiter)

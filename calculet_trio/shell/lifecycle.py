@@ -123,7 +123,7 @@ async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> N
 
     **Cancellation**: drains jobs that were submitted; streams are cut.
     """
-    device = await daemon.runner.run(daemon.runtime.open, trio.CapacityLimiter(1))
+    device = await daemon.runner.run_whole(daemon.runtime.open, trio.CapacityLimiter(1))
     house = _House(daemon, device)
     try:
         await house.live(signals=signals)
@@ -239,7 +239,7 @@ class _House:
         if self._daemon.reload_tenants is None:
             return
         try:
-            tenants = await self._daemon.runner.run(self._daemon.reload_tenants, trio.CapacityLimiter(1))
+            tenants = await self._daemon.runner.run_whole(self._daemon.reload_tenants, trio.CapacityLimiter(1))
         except ConfigurationRefused as refused:
             _log.error("reload_refused", error=str(refused))
             return

@@ -133,8 +133,8 @@ class ModelManager:
         step = partial(self._step, generation, source.alias)
         started_s = trio.current_time()
         with step(GenerationEvent.VALIDATE):
-            await self._runner.run(source.verify, self._limiter)
-            text = await self._runner.run(source.open_text, self._limiter)
+            await self._runner.run_whole(source.verify, self._limiter)
+            text = await self._runner.run_whole(source.open_text, self._limiter)
         try:
             with step(GenerationEvent.CONFIGURE):
                 await self._call(partial(self._runtime.configure, generation, source.package))

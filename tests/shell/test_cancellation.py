@@ -31,7 +31,7 @@ async def nothing_is_left(house):
     counted = house.runtime.gates.state()
     assert counted.get("allocated", 0) == counted.get("released", 0)
     assert counted.get("submitted", 0) == counted.get("finished", 0)
-    assert not house.runtime._sequences
+    assert house.runtime.resident == 0
     assert not house.runtime._jobs
     assert (len(alive._samplers), len(house.metrics._lives)) == (0, 0)
 
