@@ -53,7 +53,7 @@ class _Speech:
 
 
 class ScriptedRuntime:
-    """See `calculet_trio.runtimes.port.Runtime` for every method.
+    """See `calculet_trio.runtimes.port.Runtime` for every method. Generations lie beside each other.
 
     Args:
         script: what it says.
@@ -65,8 +65,7 @@ class ScriptedRuntime:
         self._control: ControlServer | None = None
         self._is_open = False
         self._lock = threading.Lock()
-        self._generation: GenerationId | None = None
-        self._ledger = LaneLedger(script.shape)
+        self._ledgers: dict[GenerationId, LaneLedger] = {}
         self._speeches: dict[SequenceId, _Speech] = {}
         self._jobs: dict[EngineId, tuple[Ticket, Job]] = {}
         self._faults: Counter[int] = Counter()
@@ -89,7 +88,7 @@ class ScriptedRuntime:
 
     def configure(self, generation: GenerationId, package: Path) -> None:
         self.gates.sleep(self.script.load_s, self.script.load_s)
-        self._generation = generation
+        self._ledgers[generation] = LaneLedger(self.script.shape)
 
     def inspect(self, generation: GenerationId) -> ModelDescription:
         shape = self.script.shape
@@ -107,11 +106,13 @@ class ScriptedRuntime:
         return GoldenResult(True, "a script is its own golden")
 
     def can_allocate(self, generation: GenerationId, sequences: int) -> bool:
-        return generation == self._generation and sequences <= self._ledger.free_lanes
+        ledger = self._ledgers.get(generation)
+        return ledger is not None and sequences <= ledger.free_lanes
 
     def allocate(self, generation: GenerationId, lane: LaneId, tokens: int) -> Allocated | NotAllocated:
         with self._lock:
-            sequence = self._ledger.allocate(lane, tokens) if generation == self._generation else None
+            ledger = self._ledgers.get(generation)
+            sequence = None if ledger is None else ledger.allocate(lane, tokens)
             if sequence is None:
                 return NotAllocated(FaultReason.NO_CAPACITY)
             self._speeches[sequence] = _Speech()
@@ -120,7 +121,8 @@ class ScriptedRuntime:
 
     def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
         with self._lock:
-            if generation != self._generation or not self._ledger.release(lane, sequence):
+            ledger = self._ledgers.get(generation)
+            if ledger is None or not ledger.release(lane, sequence):
                 return False
             del self._speeches[sequence]
         self.gates.count(released=1, resident=-1)
@@ -128,7 +130,8 @@ class ScriptedRuntime:
 
     def remove_tail(self, generation: GenerationId, sequence: SequenceId, tokens: int) -> bool:
         with self._lock:
-            if generation != self._generation or not self._ledger.remove_tail(sequence, tokens):
+            ledger = self._ledgers.get(generation)
+            if ledger is None or not ledger.remove_tail(sequence, tokens):
                 return False
             history = self._speeches[sequence].tokens
             del history[len(history) - tokens :]
@@ -138,14 +141,15 @@ class ScriptedRuntime:
         with self._lock:
             if engine in self._jobs:
                 return NotSubmitted(FaultReason.DEVICE_BUSY)
-            if job.generation != self._generation:
+            ledger = self._ledgers.get(job.generation)
+            if ledger is None:
                 return NotSubmitted(FaultReason.RUNTIME_ERROR)
-            reason = self._ledger.refuse(job)
+            reason = ledger.refuse(job)
             if reason is None and self._fault_of(job, {ScriptedFault.BUSY}) is not None:
                 reason = FaultReason.DEVICE_BUSY
             if reason is not None:
                 return NotSubmitted(reason)
-            self._ledger.hold(job)
+            ledger.hold(job)
             ticket = Ticket(next(self._tickets))
             self._jobs[engine] = (ticket, job)
         self.gates.count(submitted=1)
@@ -159,7 +163,7 @@ class ScriptedRuntime:
             outcome = self._outcome(engine, job, timeout_s)
         finally:
             with self._lock:
-                self._ledger.settle(job, committed=isinstance(outcome, Finished) and outcome.failed is None)
+                self._ledgers[job.generation].settle(job, committed=isinstance(outcome, Finished) and outcome.failed is None)
                 del self._jobs[engine]
         self.gates.count(finished=1)
         return outcome
@@ -200,8 +204,7 @@ class ScriptedRuntime:
         with self._lock:
             self.gates.count(resident=-len(self._speeches))
             self._speeches.clear()
-            self._ledger = LaneLedger(self.script.shape)
-            self._generation = None
+            self._ledgers.clear()
         return True
 
     def close(self) -> None:
