@@ -71,6 +71,15 @@ FLAGS: Final = (
         written=lambda script: [{"package": str(script.absolute())}],
     ),
     Flag(
+        name="--device",
+        schema=SERVICE,
+        path=("device", "emulated_board"),
+        kind=click.Path(exists=True, dir_okay=False, path_type=Path),
+        says="An emulated board's numbers.",
+        default="the reference board",
+        written=lambda board: str(board.absolute()),
+    ),
+    Flag(
         name="--host",
         schema=SERVICE,
         path=("listen", "host"),

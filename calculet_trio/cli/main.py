@@ -48,7 +48,11 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "calculet_trio.cli.config:config", "Check and show the configuration, its schema and defaults; make keys."
     ),
     "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
+    "conformance": LazyCommand(
+        "calculet_trio.cli.conformance:conformance", "Try what a package on a runtime can do, and keep the evidence."
+    ),
     "doctor": LazyCommand("calculet_trio.cli.doctor:doctor", "Examine host, packages, board and service."),
+    "simulate": LazyCommand("calculet_trio.cli.simulate:simulate", "Run the daemon in virtual time on an emulated board."),
 }
 
 

@@ -12,19 +12,26 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import attrs
+import structlog
 import trio
 
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
-from calculet_trio.cli.paths import package_store
+from calculet_trio.cli import paths
+from calculet_trio.conformance.agreement import EXACT, Agreement
+from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.conformance.run_record import combination_of
+from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.digests import sha256_of
+from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.store import Store
-from calculet_trio.runtimes.port import Runtime
+from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
+from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.settings.configuration import Configuration, Served
 from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.profiles import check_profiles
@@ -34,6 +41,7 @@ from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 from calculet_trio.text.bpe import BpeTokenizer
+from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.template import TemplateWorker
 from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
 
@@ -43,7 +51,9 @@ _PLAIN_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML, for scripts that bring no template."""
+"""ChatML, for scripts and boards that bring no template."""
+
+_log = structlog.get_logger(__name__)
 
 
 def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Daemon:
@@ -176,7 +186,7 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
     from calculet_trio.runtimes.host import HostRuntime
 
     root = configuration.service.store
-    store = Store(package_store() if root is None else configuration.path(root))
+    store = Store(paths.package_store() if root is None else configuration.path(root))
     named = served.model.package
     if named is None:
         package = store.only()
@@ -189,6 +199,7 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
         verify=lambda: _refuse_damage(store, package),
         open_text=partial(open_text, package, manifest),
         meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
+        evidence=partial(_recorded, configuration, package / MANIFEST_FILE),
     )
 
 
@@ -251,8 +262,92 @@ def _scripted(configuration: Configuration, served: Served, policy: Policy) -> t
     )
 
 
+def _emulated(
+    configuration: Configuration, served: Served, policy: Policy, pace: Pace | None = None
+) -> tuple[Runtime, ModelSource]:
+    from calculet_trio.runtimes.device_model import REFERENCE, load_device
+    from calculet_trio.runtimes.emulated import EmulatedRuntime
+
+    named = configuration.service.device.emulated_board
+    path = REFERENCE if named is None else configuration.path(named)
+    board = load_device(path)
+    own_tokens = ByteTokenizer().vocab_size
+    if board.vocab_size < own_tokens:
+        raise ConfigurationRefused(
+            f"{path}: vocab_size is {board.vocab_size}; allowed: {own_tokens}, the bytes and what ends a reply, or more"
+        )
+    tokenizer = ByteTokenizer([f"[{token}]".encode() for token in range(own_tokens, board.vocab_size)])
+    return EmulatedRuntime(board, pace or RealPace()), ModelSource(
+        alias=_fitting(served, policy, board.shape(), package_name="emulated"),
+        package=path,
+        verify=lambda: None,
+        open_text=lambda: ModelText(tokenizer, _open_template(_PLAIN_TEMPLATE, tokenizer)),
+        meta={"architecture": "emulated", "assumed": list(board.assumed)},
+        evidence=partial(_recorded, configuration, path),
+    )
+
+
 RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], tuple[Runtime, ModelSource]]]] = {
     RuntimeKind.HOST: _host,
+    RuntimeKind.EMULATED: _emulated,
     RuntimeKind.SCRIPTED: _scripted,
 }
 """The runtimes that there are, each with what makes it and its model."""
+
+
+# ---- what has been shown ------------------------------------------------------------------------------
+
+
+def evidence_store(configuration: Configuration) -> EvidenceStore:
+    """Where the records of conformance runs are kept."""
+    state = configuration.service.state
+    return EvidenceStore((paths.state() if state is None else configuration.path(state)) / "evidence")
+
+
+def _recorded(configuration: Configuration, identity: Path, device: DeviceInfo) -> Evidence:
+    """The evidence that counts for the package which the file ``identity`` stands for."""
+    found = evidence_store(configuration).found()
+    for sentence in found.unreadable:
+        _log.warning("evidence_unreadable", error=sentence)
+    return found.evidence(combination_of(sha256_of(identity), device))
+
+
+@attrs.frozen(kw_only=True)
+class Subject:
+    """What conformance is tried on.
+
+    Args:
+        runtime: not opened yet.
+        source: its model.
+        agreement: what may differ where kernels do.
+        chunk_tokens: the piece that prompts would be cut into.
+    """
+
+    runtime: Runtime
+    source: ModelSource
+    agreement: Agreement
+    chunk_tokens: int
+
+
+def wire_subject(configuration: Configuration) -> Subject:
+    """The runtime and model that `wire` would serve, for conformance; an emulated board lets no time pass.
+
+    Raises:
+        calculet_trio.errors.PackageError: no such package, or one without golden.
+        calculet_trio.errors.ConfigurationRefused: what is asked for and what there is do not fit.
+    """
+    served = _only(configuration)
+    policy = configuration.policy(served)
+    kind = configuration.service.device.runtime
+    if kind is RuntimeKind.EMULATED:
+        runtime, source = _emulated(configuration, served, policy, VirtualPace(lambda: 0.0))
+        agreement = EXACT
+    elif kind is RuntimeKind.HOST:
+        runtime, source = _host(configuration, served, policy)
+        golden = Manifest.load(source.package).golden
+        if golden is None:
+            raise PackageError(f"{source.package} has no golden recording", hint="build or pull the package again")
+        agreement = Agreement(golden.logit_tolerance, golden.decisive_gap)
+    else:
+        raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host and emulated")
+    return Subject(runtime=runtime, source=source, agreement=agreement, chunk_tokens=policy.queues.prefill_chunk_tokens)

@@ -89,6 +89,11 @@ class DeviceSettings:
     )
     library: str | None = key(OrNull(PATH, "the one the binding was built for"), None, "The vendor's runtime library.")
     path: str | None = key(OrNull(PATH, "the only board"), None, "The board's device file.")
+    emulated_board: str | None = key(
+        OrNull(PATH, "the reference board"),
+        None,
+        "With the emulated runtime: a calculet-device/v1 file, the board's numbers.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +104,8 @@ class ModelSettings:
     package: str | None = key(
         OrNull(Text("a package's name, or a path with a / in it"), "the only package in the store"),
         None,
-        "What is served: a package of the store, or a directory; with the scripted runtime, its script.",
+        "What is served: a package of the store, or a directory; with the scripted runtime, its script; the emulated "
+        "runtime reads none.",
     )
     scheduler: str | None = key(OrNull(PATH, "the defaults"), None, "Its policy, a calculet-scheduler/v1 file.")
 

@@ -166,7 +166,12 @@ class _House:
             aliases=(daemon.source.alias,),
         )
         self._models = ModelManager(
-            daemon.runtime, call=self._executor.call, post=post, desk=self._desk, runner=daemon.runner
+            daemon.runtime,
+            device=device,
+            call=self._executor.call,
+            post=post,
+            desk=self._desk,
+            runner=daemon.runner,
         )
         self._progress = Progress(self._loop, self._executor, self._models)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)

@@ -17,11 +17,12 @@ import structlog
 import trio
 
 from calculet_trio.core.events import Event, GenerationAdvanced
+from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId
-from calculet_trio.runtimes.port import GoldenResult, ModelDescription, Runtime
+from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescription, Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.prompts import ChatTemplate, PromptDesk
@@ -60,6 +61,7 @@ class ModelSource:
         verify: checks the package's files; blocks; raises `calculet_trio.errors.PackageError`.
         open_text: makes tokenizer and template; blocks.
         meta: what ``/v1/models`` shows of it, beside what the runtime reports.
+        evidence: what this model has been shown to do on that device; blocks; None where nothing could be on record.
     """
 
     alias: str
@@ -67,6 +69,7 @@ class ModelSource:
     verify: Callable[[], None]
     open_text: Callable[[], ModelText]
     meta: Mapping[str, Any]
+    evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
 
 
 @attrs.frozen
@@ -95,6 +98,7 @@ class ModelManager:
 
     Args:
         runtime: the device.
+        device: what it was found to be when it was opened.
         call: runs one blocking device call to its end.
         post: tells the core.
         desk: where a loaded model becomes servable.
@@ -105,12 +109,14 @@ class ModelManager:
         self,
         runtime: Runtime,
         *,
+        device: DeviceInfo,
         call: Callable[[Callable[[], Any]], Awaitable[Any]],
         post: Callable[[Event], None],
         desk: FrontDesk,
         runner: BlockingRunner,
     ) -> None:
         self._runtime = runtime
+        self._device = device
         self._call = call
         self._post = post
         self._desk = desk
@@ -134,6 +140,7 @@ class ModelManager:
         started_s = trio.current_time()
         with step(GenerationEvent.VALIDATE):
             await self._runner.run_whole(source.verify, self._limiter)
+            evidence = await self._runner.run(partial(source.evidence, self._device), self._limiter)
             text = await self._runner.run_whole(source.open_text, self._limiter)
         try:
             with step(GenerationEvent.CONFIGURE):
@@ -148,11 +155,16 @@ class ModelManager:
             if text.template is not None:
                 text.template.close()
             raise
-        self._publish(generation, source, text, description)
+        self._publish(generation, source, text, description, evidence)
         _log.info("model_ready", model=source.alias, load_s=round(trio.current_time() - started_s, 3))
 
     def _publish(
-        self, generation: GenerationId, source: ModelSource, text: ModelText, description: ModelDescription
+        self,
+        generation: GenerationId,
+        source: ModelSource,
+        text: ModelText,
+        description: ModelDescription,
+        evidence: Evidence | None,
     ) -> None:
         shape = description.shape
         model = ServedModel(
@@ -165,11 +177,12 @@ class ModelManager:
                 "context_tokens": shape.max_seq,
                 "lanes": shape.lanes,
                 "profiles": [profile.compiled_batch for profile in shape.decode],
+                **({} if evidence is None else {"capabilities": _capabilities(evidence, shape)}),
             },
         )
         prompts = PromptDesk(text.tokenizer, text.template, context_tokens=shape.max_seq, runner=self._runner)
         self._desk.publish(model, prompts)
-        self._post(GenerationAdvanced(generation, source.alias, GenerationEvent.PUBLISH, shape))
+        self._post(GenerationAdvanced(generation, source.alias, GenerationEvent.PUBLISH, shape, evidence))
 
     @contextmanager
     def _step(self, generation: GenerationId, alias: str, event: GenerationEvent) -> Iterator[None]:
@@ -183,6 +196,21 @@ class ModelManager:
             raise
         finally:
             self.step = None
+
+
+def _capabilities(evidence: Evidence, shape: ModelShape) -> dict[str, dict[str, object]]:
+    """Each capability's level, and the record that earned it or what is missing."""
+    batches = (batch_capability(profile.compiled_batch) for profile in shape.decode)
+    standings = (evidence.standing(capability) for capability in (*CAPABILITIES.values(), *batches))
+    return {
+        standing.capability: {
+            "level": standing.level.value,
+            "earned": standing.earned,
+            "evidence": standing.record,
+            "missing": standing.missing,
+        }
+        for standing in standings
+    }
 
 
 def _check_profiles(shape: ModelShape) -> None:

@@ -1,0 +1,75 @@
+"""A conformance run for people: a line a case while it runs, and a table of what has been earned."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+from rich import box
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
+from calculet_trio.core.profiles import ModelShape
+
+PIPED_COLUMNS: Final = 160
+NAME_COLUMNS: Final = 30
+COLOURS: Final = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.NOT_APPLICABLE: "dim"}
+
+
+def _console(*, quiet: bool = False) -> Console:
+    console = Console(file=sys.stderr if quiet else sys.stdout, highlight=False, quiet=quiet)
+    if not console.is_terminal:
+        console.width = PIPED_COLUMNS
+    return console
+
+
+class Progress:
+    """``with Progress(quiet=False) as progress``: what is being tried, and how each case came out."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = _console(quiet=quiet)
+        self._status: Status = self._console.status("")
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def configuring(self, model: str) -> None:
+        """The model is being loaded."""
+        self._status.update(f"configuring {model} …")
+
+    def begun(self, case: Case) -> None:
+        """A case is being tried."""
+        self._status.update(f"{case.name}: {case.says}")
+
+    def ended(self, result: Result) -> None:
+        """A case came out."""
+        line = Text(f"{result.verdict.value:<14} ", style=COLOURS[result.verdict])
+        line.append(f"{result.case:<{NAME_COLUMNS}} {result.took_s:7.2f} s  ", style="default")
+        line.append(result.why, style="default")
+        self._console.print(line)
+
+
+def print_standings(evidence: Evidence, shape: ModelShape, *, emulated: bool) -> None:
+    """The capabilities of this combination: earned by which record, or what is missing."""
+    kind = "on emulated boards only" if emulated else f"on {evidence.combination.board_kind}"
+    table = Table(box=box.SIMPLE, title=f"Capabilities, {kind}", title_justify="left", pad_edge=False)
+    for heading in ("capability", "level", "evidence, or what is missing"):
+        table.add_column(heading, overflow="fold")
+    batches = (batch_capability(profile.compiled_batch) for profile in shape.decode)
+    for capability in (*CAPABILITIES.values(), *batches):
+        standing = evidence.standing(capability)
+        said = (standing.record or "the baseline") if standing.earned else standing.missing
+        table.add_row(standing.capability, standing.level.value, said, style="green" if standing.earned else "dim")
+    _console().print(table)
