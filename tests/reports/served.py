@@ -177,10 +177,15 @@ class Served:
         """The row may leave this event in the log; any other is a failure."""
         self._expected.append(event)
 
-    async def is_at_rest(self) -> None:
-        """Assert what must hold after every row, as if it had never been."""
+    async def hang_up(self) -> None:
+        """Close every connection that the test has left open."""
         for wire in self._wires:
             await trio.aclose_forcefully(wire.stream)
+        self._wires.clear()
+
+    async def is_at_rest(self) -> None:
+        """Assert what must hold after every row, as if it had never been."""
+        await self.hang_up()
         deadline_s = time.monotonic() + WAIT_S
         while (held := self.counter("allocated")) != self.counter("released"):
             assert time.monotonic() < deadline_s, "lanes are still held"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
-from tests.api.wire import WAIT_S, Wire, get, post
+from tests.api.wire import WAIT_S, connected, get, post
+from tests.clients.daemon import free_port
 from tests.reports.served import CHAT, Served, ask
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
@@ -42,21 +41,6 @@ http {{
 """Only where it listens and writes is ours; all that concerns proxying is nginx's default."""
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-async def connect(port: int) -> Wire:
-    """A connection to an nginx that may not listen yet."""
-    with trio.fail_after(WAIT_S):
-        while True:
-            try:
-                return Wire(await trio.open_tcp_stream("127.0.0.1", port))
-            except OSError:
-                await trio.sleep(0.01)
-
-
 @pytest.fixture
 def proxied(served: Served) -> Iterator[int]:
     """The port of an nginx before the daemon."""
@@ -79,7 +63,7 @@ def proxied(served: Served) -> Iterator[int]:
 async def test_b42_nginx_passes_the_first_event_on_before_the_second_token_is_made(
     served: Served, proxied: int
 ) -> None:
-    wire = await connect(proxied)
+    wire = await connected(proxied)
     await wire.stream.send_all(post(CHAT, ask("brief", stream=True)))
     await served.release("brief")
     await wire.read_until(b'"content":"one"')
@@ -90,7 +74,7 @@ async def test_b42_nginx_passes_the_first_event_on_before_the_second_token_is_ma
 
 
 async def test_b42_nginx_passes_replies_errors_and_large_bodies(served: Served, proxied: int) -> None:
-    wire = await connect(proxied)
+    wire = await connected(proxied)
     assert (await wire.answer(get("/health"))).json() == {"status": "ok"}
     assert (await wire.answer(post(CHAT, ask("hi")))).json()["choices"][0]["message"]["content"] == "Hello world"
     assert (await wire.answer(post(CHAT, ask("hi", top_p=7)))).error["param"] == "top_p"
@@ -99,7 +83,7 @@ async def test_b42_nginx_passes_replies_errors_and_large_bodies(served: Served, 
 
 
 async def test_b45_a_client_that_leaves_nginx_is_a_client_that_leaves_us(served: Served, proxied: int) -> None:
-    wire = await connect(proxied)
+    wire = await connected(proxied)
     await wire.stream.send_all(post(CHAT, ask("proxied", stream=True)))
     await served.release("proxied")
     await wire.read_until(b'"content":"x "')
