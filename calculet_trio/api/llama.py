@@ -16,7 +16,7 @@ from calculet_trio.api.choices import Ended, Piece, running
 from calculet_trio.api.envelope import asker, body_object, current, model_named, refuse_unless_ok
 from calculet_trio.api.errors import http_error
 from calculet_trio.api.fields import Fields
-from calculet_trio.api.json_reply import json_reply
+from calculet_trio.api.json_reply import ids_reply, json_reply
 from calculet_trio.api.messages import chat_prompt
 from calculet_trio.api.openai import collected
 from calculet_trio.api.schemas import LLAMA_DEFAULTS, parse_llama_completion, parse_text, parse_tokens
@@ -110,7 +110,7 @@ class LlamaRoutes:
         text = parse_text(fields, "content", self._settings.request)
         parse_special = fields.boolean("parse_special", True)
         tokens = await self._service.tokenize(model.alias, text, parse_special=parse_special) if text else []
-        return json_reply({"tokens": tokens})
+        return await ids_reply("tokens", tokens)
 
     async def detokenize(self) -> Response:
         """``{"tokens"}`` → ``{"content"}``."""

@@ -139,6 +139,7 @@ class _House:
         self._daemon = daemon
         self._begun_stopping = trio.Event()
         self._drained = trio.Event()
+        self._patience = trio.CancelScope()  # with open replies; a second signal or a lost device shortens it
         self._lost: FaultReason | None = None
         engines = device.engines[
             : 1 if daemon.policy.executor.fixed_engine else daemon.policy.admission.max_inflight_jobs
@@ -217,7 +218,8 @@ class _House:
 
     async def _cut(self, http: trio.CancelScope) -> None:
         """End the surface in time: a reply's client hears of its end, and that is when its last job has ended."""
-        await trio.sleep(self._grace_s())
+        with self._patience:
+            await trio.sleep_forever()
         await self._drained.wait()
         await trio.sleep(_FAREWELL_S)
         http.cancel()
@@ -252,7 +254,9 @@ class _House:
         _log.info("tenants_reloaded", tenants=len(tenants))
 
     def _begin_drain(self, within_s: float, status: str = "letting open replies end") -> None:
-        self._loop.post(DrainBegan(trio.current_time() + within_s))
+        deadline_s = trio.current_time() + within_s
+        self._patience.deadline = min(self._patience.deadline, deadline_s)
+        self._loop.post(DrainBegan(deadline_s))
         self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
 
@@ -267,9 +271,6 @@ class _House:
         if step is None:
             return f"loading {self._daemon.source.alias}"
         return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
-
-    def _grace_s(self) -> float:
-        return self._daemon.drain_s if self._lost is None else 0.0
 
     # ---- effects --------------------------------------------------------------------------------
 

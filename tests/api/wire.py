@@ -65,6 +65,16 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: h", *headers]).encode() + b"\r\n\r\n"
 
 
+async def connected(port: int) -> Wire:
+    """A connection to a server of this machine that may not listen yet."""
+    with trio.fail_after(WAIT_S):
+        while True:
+            try:
+                return Wire(await trio.open_tcp_stream("127.0.0.1", port))
+            except OSError:
+                await trio.sleep(0.01)
+
+
 class Wire:
     """One connection to the server."""
 

@@ -40,6 +40,12 @@ SCRIPT: dict[str, Any] = {
 }
 
 
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 class Daemon:
     """One process; ``base_url`` answers once it is ready.
 

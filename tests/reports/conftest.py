@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.api.wire import post
 from tests.clients.daemon import Daemon, running
-from tests.reports.scripts import COMMON, ONE_LANE
-from tests.reports.served import Served
+from tests.reports.scripts import COMMON, ONE_LANE, SLOWLY
+from tests.reports.served import CHAT, Served, ask
 
 ORIGIN = "http://allowed.example"
 
@@ -54,3 +56,15 @@ async def served(common_served: Served) -> AsyncIterator[Served]:
 async def one_lane(one_lane_served: Served) -> AsyncIterator[Served]:
     yield one_lane_served
     await one_lane_served.is_at_rest()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slow_stream(request: pytest.FixtureRequest) -> Iterator[socket.socket | None]:
+    """A stream of seventy seconds, begun before the other rows so that nobody waits for all of it."""
+    if not any(item.name.startswith("test_b43") for item in request.session.items):
+        yield None
+        return
+    with running(SLOWLY) as daemon, socket.create_connection(("127.0.0.1", daemon.port), timeout=100) as client:
+        client.sendall(post(CHAT, ask("hi", stream=True), "Connection: close"))
+        yield client
+        assert daemon.stop() == 0

@@ -59,8 +59,9 @@ REPLIES: list[dict[str, Any]] = [
     {"when": "held", "tokens": [text("x ", gate="held")], "afterwards": "repeat"},
     {"when": "other", "tokens": [text(f"{n} ", gate="other") for n in range(50)]},
     {"when": "brief", "tokens": gated("one", " two", gate="brief")},
+    {"when": "proxied", "tokens": [text("x ", gate="proxied")], "afterwards": "repeat"},
+    {"when": "large", "tokens": ["l" * 2000], "afterwards": "repeat"},
     {"when": "b47 long", "tokens": [text("B", gate="b47"), " done"]},
-    {"when": "b58 slow", "tokens": [text("late", delay_s=1.0), " but well"]},
     {"tokens": ["Hello", " world"]},
 ]
 COMMON: dict[str, Any] = {
@@ -76,3 +77,6 @@ COMMON: dict[str, Any] = {
 }
 
 ONE_LANE: dict[str, Any] = {**COMMON, "lanes": 1, "profiles": [1]}
+
+SLOWLY: dict[str, Any] = {"model": "m", "lanes": 1, "replies": [{"tokens": [text("x ", delay_s=2.0, times=35)]}]}
+"""One token in two seconds for seventy: longer than Quart's own limit on a response."""
