@@ -52,7 +52,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "calculet_trio.cli.conformance:conformance", "Try what a package on a runtime can do, and keep the evidence."
     ),
     "doctor": LazyCommand("calculet_trio.cli.doctor:doctor", "Examine host, packages, board and service."),
-    "simulate": LazyCommand("calculet_trio.cli.simulate:simulate", "Run the daemon in virtual time on an emulated board."),
+    "simulate": LazyCommand(
+        "calculet_trio.cli.simulate:simulate", "Run the daemon in virtual time, on an emulated board that may fail."
+    ),
 }
 
 

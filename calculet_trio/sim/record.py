@@ -19,6 +19,8 @@ from calculet_trio.sim.population import Visit
 
 _SAMPLES_MAX = 2000
 _SPANS_MAX = 2000
+_REPLIES_MAX = 100_000
+"""Later ones are counted, and not kept: percentiles over so many stand still."""
 _JOB_ENDS = (JobFinished, JobFailed, JobNotSubmitted, JobUnknown)
 
 
@@ -68,7 +70,8 @@ class Record:
 
     def replied(self, moment_s: float, visit: Visit, timings: Timings) -> None:
         """A client has its whole reply."""
-        self.replies.append(Reply(moment_s, visit.tenant, visit.prompt_tokens, timings))
+        if len(self.replies) < _REPLIES_MAX:
+            self.replies.append(Reply(moment_s, visit.tenant, visit.prompt_tokens, timings))
 
     def restarted(self, moment_s: float) -> None:
         """A daemon has lost its device."""

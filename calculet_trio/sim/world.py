@@ -39,7 +39,7 @@ from calculet_trio.sim.checkers.fairness import FairnessChecker
 from calculet_trio.sim.checkers.lanes import LaneChecker
 from calculet_trio.sim.checkers.leftovers import check_desk, check_device
 from calculet_trio.sim.checkers.requests import RequestChecker
-from calculet_trio.sim.checkers.violation import Violated, require
+from calculet_trio.sim.checkers.violation import require
 from calculet_trio.sim.checkers.watch import Watch
 from calculet_trio.sim.determinism import Trace, seeded_scheduling
 from calculet_trio.sim.population import Population
@@ -48,7 +48,9 @@ from calculet_trio.sim.virtual_time import LeapClock, VirtualRunner
 from calculet_trio.sim.visitors import ALIAS, Visitors
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 
-_RESTART_S: Final = 5.0
+_RESTART_S: Final = 1.0
+_LINGER_S: Final = 0.5
+"""A closed listener takes no connection; for so long those that are open may still send a request."""
 _AFTER_S: Final = 900.0
 """How long after the last arrival the world may take to end: longer than any deadline, drain and job."""
 _JOB_TIMEOUT: Final = JobTimeout()
@@ -76,6 +78,7 @@ class WorldSpec:
         population: who comes.
         faults: kinds and rates per call.
         visits_max: only the first so many clients come; None for all.
+        chunked: whether the package has earned prefill in pieces.
         reloads: in order of their moments.
         restarts_s: moments of a SIGTERM in the middle, in order; the daemon drains and is started again.
         drain_s: how long open streams may go on after a SIGTERM.
@@ -89,6 +92,7 @@ class WorldSpec:
     population: Population
     faults: Mapping[Fault, float]
     visits_max: int | None = None
+    chunked: bool = False
     reloads: tuple[Reload, ...] = ()
     restarts_s: tuple[float, ...] = ()
     drain_s: float = 20.0
@@ -135,7 +139,8 @@ def run_world(
         on_progress: told the virtual moment now and then.
 
     Raises:
-        Violated: a checker fired; perhaps inside an exception group, as is any error of the daemon.
+        calculet_trio.sim.checkers.violation.Violated: a checker fired; perhaps inside an exception group, as
+            is any error of the daemon.
     """
     world = _World(spec, Trace() if hashed else None, on_progress)
     with seeded_scheduling(spec.seed):
@@ -155,7 +160,7 @@ class _Life:
         self.desk: FrontDesk | None = None
         device = spec.device
         self.requests = RequestChecker(spec.policy)
-        self.lanes = LaneChecker(lambda: self.watch.snapshot(), isolation=device.lane_fault_isolation)
+        self.lanes = LaneChecker(isolation=device.lane_fault_isolation)
         self.fairness = FairnessChecker(spec.policy, lanes=device.lanes, context_tokens=device.context_tokens)
         longest_job_s = _JOB_TIMEOUT.base_s + _JOB_TIMEOUT.per_token_s * device.context_tokens
         drain = DrainChecker(farewell_s=longest_job_s + _FAREWELL_S)
@@ -165,6 +170,7 @@ class _Life:
     def conclude(self, now: float, *, device_lost: bool) -> None:
         """Hold everything that can be held once the daemon has ended."""
         self.watch.conclude(now, device_lost=device_lost)
+        self.lanes.compare(self.watch.snapshot())
         if self.desk is not None:
             check_desk(self.desk)
         if not device_lost:
@@ -180,8 +186,7 @@ class _World:
         self._rng = np.random.default_rng(spec.seed)
         self._record = Record()
         self._visitors = Visitors(self._record)
-        self._visits = islice(spec.population.visits(self._rng), spec.visits_max)
-        self._next_visit = next(self._visits, None)
+        self._all_came = trio.Event()
         self._reloads = list(spec.reloads)
         self._restarts_s = list(spec.restarts_s)
         self._tenants = spec.policy.tenants
@@ -208,25 +213,27 @@ class _World:
         tasks_before = trio.lowlevel.current_statistics().tasks_living
         with trio.move_on_after(self._spec.seconds + _AFTER_S) as world:
             async with trio.open_nursery() as clients:
-                while await self._live_once(clients):
+                clients.start_soon(self._let_them_come, clients)
+                while True:
+                    await self._live_once()
+                    if self._all_came.is_set():
+                        break
                     await trio.sleep(_RESTART_S)
         self._ended_s = trio.current_time()
         require(not world.cancelled_caught, f"the world has not ended {_AFTER_S:g} s after its last client came")
         tasks = trio.lowlevel.current_statistics().tasks_living - tasks_before
         require(tasks == 0, f"{tasks} tasks are left of the world")
-        check_conservation(
-            came=self._visitors.came, heard=self._visitors.heard, arrived=self._arrived, said=self._said
-        )
+        check_conservation(came=self._visitors.came, heard=self._visitors.heard, arrived=self._arrived, said=self._said)
 
-    async def _live_once(self, clients: trio.Nursery) -> bool:
-        """One life of the daemon. Returns whether another must follow."""
+    async def _live_once(self) -> None:
+        """One life of the daemon."""
         signals, arriving = trio.open_memory_channel[int](8)
         spec = attrs.evolve(self._spec, policy=attrs.evolve(self._spec.policy, tenants=self._tenants))
         life = _Life(spec, self._lives, self._trace, self.clock)
         self._lives += 1
         device_lost = False
         try:
-            await run_daemon(self._daemon(life, spec, signals, clients), signals=arriving)
+            await run_daemon(self._daemon(life, spec, signals), signals=arriving)
         except* DeviceLost:
             device_lost = True
         self._visitors.service = None
@@ -240,15 +247,8 @@ class _World:
         if device_lost:
             self._losses += 1
             self._record.restarted(now)
-        return self._has_visits or device_lost
 
-    @property
-    def _has_visits(self) -> bool:
-        return self._next_visit is not None and self._next_visit.arrival_s < self._spec.seconds
-
-    def _daemon(
-        self, life: _Life, spec: WorldSpec, signals: trio.MemorySendChannel[int], clients: trio.Nursery
-    ) -> Daemon:
+    def _daemon(self, life: _Life, spec: WorldSpec, signals: trio.MemorySendChannel[int]) -> Daemon:
         source = ModelSource(
             alias=ALIAS,
             package=Path("emulated"),
@@ -261,7 +261,7 @@ class _World:
             source=source,
             policy=spec.policy,
             metrics=self._record.beside(life.watch),
-            serve_http=partial(self._surface, life, signals, clients),
+            serve_http=partial(self._surface, life, signals),
             reload_tenants=lambda: self._tenants,
             drain_s=spec.drain_s,
             job_timeout=_JOB_TIMEOUT,
@@ -273,33 +273,33 @@ class _World:
         self,
         life: _Life,
         signals: trio.MemorySendChannel[int],
-        clients: trio.Nursery,
         service: Service,
         stop: trio.Event,
         *,
         task_status: trio.TaskStatus[int],
     ) -> None:
-        """In place of HTTP: clients come to the service at their times, and signals at theirs."""
+        """In place of HTTP: clients find the service here, and signals come at their moments."""
         assert isinstance(service, FrontDesk)
         task_status.started(0)
         life.desk = self._visitors.service = service
-        with trio.CancelScope() as coming:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_when, stop, coming)
-                nursery.start_soon(self._reload, signals)
-                nursery.start_soon(self._restart, signals)
-                await self._let_them_come(clients)
-                signals.send_nowait(signal.SIGTERM)
-                coming.cancel()
-        self._visitors.service = None  # the listener is closed
-        await stop.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reload, signals)
+            nursery.start_soon(self._restart, signals)
+            nursery.start_soon(self._end_when_all_came, signals)
+            await stop.wait()
+            await trio.sleep(_LINGER_S)
+            nursery.cancel_scope.cancel()
+        self._visitors.service = None
 
     async def _let_them_come(self, clients: trio.Nursery) -> None:
-        while self._next_visit is not None and self._next_visit.arrival_s < self._spec.seconds:
-            await trio.sleep_until(self._next_visit.arrival_s)
-            visit, self._next_visit = self._next_visit, next(self._visits, None)
+        """Clients come at their times, whether or not a daemon is there."""
+        for visit in islice(self._spec.population.visits(self._rng), self._spec.visits_max):
+            if visit.arrival_s >= self._spec.seconds:
+                break
+            await trio.sleep_until(visit.arrival_s)
             clients.start_soon(self._visitors.visit, visit, int(self._rng.integers(1 << 62)))
             self._on_progress(trio.current_time())
+        self._all_came.set()
 
     async def _reload(self, signals: trio.MemorySendChannel[int]) -> None:
         """SIGHUP at its moments; one that fell between two daemons is read by the second when it starts."""
@@ -314,19 +314,6 @@ class _World:
             del self._restarts_s[0]
             signals.send_nowait(signal.SIGTERM)
 
-
-async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
-
-
-def violation_in(error: BaseException) -> BaseException:
-    """Of an error, perhaps in groups, the one that says most: a checker's, else the first of the others."""
-    leaves = list(_leaves(error))
-    return next((leaf for leaf in leaves if isinstance(leaf, Violated)), leaves[0])
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]
+    async def _end_when_all_came(self, signals: trio.MemorySendChannel[int]) -> None:
+        await self._all_came.wait()
+        signals.send_nowait(signal.SIGTERM)

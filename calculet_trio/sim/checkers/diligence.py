@@ -138,9 +138,7 @@ class DiligenceChecker:
         self._jobs[effect.job.job] = effect.job
         self._idle_since_s = None
 
-    def _job_ended(
-        self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float
-    ) -> None:
+    def _job_ended(self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float) -> None:
         job = self._jobs.pop(event.job, None)
         if job is None:
             return

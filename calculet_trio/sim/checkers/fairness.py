@@ -182,7 +182,7 @@ class FairnessChecker:
         if name not in self._backlogged or len(self._backlogged) < 2:
             return
         for (first, second), span in self._spans.items():
-            if name == first or name == second:
+            if name in (first, second):
                 self._compare(self._tenants[first], self._tenants[second], span, f"{first} and {second}")
 
     def _compare(self, first: _Tenant, second: _Tenant, span: _Span, who: str) -> None:

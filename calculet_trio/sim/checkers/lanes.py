@@ -5,8 +5,6 @@ Source: SPEC section 7 (S §9.1, §9.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from calculet_trio.core import effects as ef
@@ -34,12 +32,10 @@ class LaneChecker:
     """One daemon's lanes and the jobs on them.
 
     Args:
-        snapshot: the core's own counts.
         isolation: whether a fault of one lane leaves the job's others whole.
     """
 
-    def __init__(self, snapshot: Callable[[], CoreSnapshot], *, isolation: bool) -> None:
-        self._snapshot = snapshot
+    def __init__(self, *, isolation: bool) -> None:
         self._isolation = isolation
         self._lanes: dict[tuple[GenerationId, LaneId], _Lane] = {}
         self._jobs: dict[JobId, Job] = {}
@@ -65,12 +61,15 @@ class LaneChecker:
         return sum(lane.is_unknown for lane in self._lanes.values())
 
     def conclude(self, now: float, *, device_lost: bool) -> None:
-        """No lane is held, and no Unknown one was made free."""
+        """No lane is held, and no job is out."""
         if not device_lost:
             held = [key[1] for key, lane in self._lanes.items() if lane.request is not None and not lane.is_unknown]
             require(not held, f"lanes {held[:5]} are still held")
             require(not self._jobs, f"jobs {list(self._jobs)[:5]} have not ended")
-        unknown = self._snapshot().lanes_by_state[LaneState.UNKNOWN]
+
+    def compare(self, snapshot: CoreSnapshot) -> None:
+        """Hold the core's own counts against these books: an Unknown lane was not made free."""
+        unknown = snapshot.lanes_by_state[LaneState.UNKNOWN]
         require(unknown >= self.unknown, f"{self.unknown} lanes are Unknown, and the core counts {unknown}")
 
     def _lane(self, generation: GenerationId, lane: LaneId) -> _Lane:

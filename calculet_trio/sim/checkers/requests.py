@@ -109,9 +109,7 @@ class RequestChecker:
         if self._job_ended(event, now):
             self._credits = {result.request: 1 for result in event.results if result.token is not None}
 
-    def _job_ended(
-        self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float
-    ) -> bool:
+    def _job_ended(self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float) -> bool:
         self._credits = {}
         job = self._jobs.pop(event.job, None)
         if job is None:
