@@ -37,6 +37,7 @@ SERVED_WITHIN_S = 60.0
 MAX_SEQ = 24
 
 picks = st.integers(0, 999)
+crowds = st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 12), st.integers(1, 6)), min_size=2, max_size=6)
 
 
 tenant_policies = st.dictionaries(
@@ -121,9 +122,12 @@ class ServingMachine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(world=worlds())
-    def begin(self, world: World) -> None:
+    @initialize(world=worlds(), asks=crowds, answers=st.integers(0, 20))
+    def begin(self, world: World, asks: list[tuple[str, int, int]], answers: int) -> None:
+        """A service that has been at work for a while."""
         self.world = world
+        self.ask_in_a_crowd(asks)
+        self.world.answer(answers)
 
     # ---- clients --------------------------------------------------------------------------------
 
@@ -151,7 +155,18 @@ class ServingMachine(RuleBasedStateMachine):
     def cancel(self, pick: int, reason: CancelReason) -> None:
         self.world.cancel(nth(self.world.streams, pick), reason)
 
+    @rule(asks=crowds)
+    def ask_in_a_crowd(self, asks: list[tuple[str, int, int]]) -> None:
+        for tenant, prompt_tokens, max_new_tokens in asks:
+            self.world.ask(tenant=tenant, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+
     # ---- the device -----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.allocations or self.world.jobs or self.world.releases)
+    @rule(many=st.integers(1, 8))
+    def work_on(self, many: int) -> None:
+        """So many good answers, so that what comes next finds something going on."""
+        self.world.answer(many)
 
     @precondition(lambda self: self.world.allocations)
     @rule(pick=picks)
@@ -180,7 +195,7 @@ class ServingMachine(RuleBasedStateMachine):
     def finish_without_results(self, pick: int) -> None:
         self.world.finish(nth(self.world.jobs, pick), mute=True)
 
-    @precondition(lambda self: self.world.jobs and len(self.world.past) > 12)
+    @precondition(lambda self: self.world.jobs and len(self.world.past) > 8)
     @rule(pick=picks, which=st.integers(1, 31))
     def lose_lanes(self, pick: int, which: int) -> None:
         """The device is not sure about some lanes of a job."""
@@ -199,7 +214,7 @@ class ServingMachine(RuleBasedStateMachine):
     def refuse_job(self, pick: int, reason: FaultReason) -> None:
         self.world.refuse_job(nth(self.world.jobs, pick), reason)
 
-    @precondition(lambda self: self.world.jobs and len(self.world.past) > 12)
+    @precondition(lambda self: self.world.jobs and len(self.world.past) > 8)
     @rule(pick=picks, reason=st.sampled_from([FaultReason.TIMEOUT, FaultReason.CCU_FAULT, FaultReason.DEVICE_LOST]))
     def lose_job(self, pick: int, reason: FaultReason) -> None:
         self.world.lose_job(nth(self.world.jobs, pick), reason)
@@ -254,6 +269,16 @@ class ServingMachine(RuleBasedStateMachine):
 
     # ---- the control plane ----------------------------------------------------------------------
 
+    @precondition(lambda self: self.world.serves and self.world.device.busy and len(self.world.past) > 8)
+    @rule()
+    def take_the_model_away(self) -> None:
+        self.world.pause_model()
+
+    @precondition(lambda self: not self.world.serves)
+    @rule()
+    def bring_the_model_back(self) -> None:
+        self.world.resume_model()
+
     @rule(tenants=tenant_policies)
     def change_tenants(self, tenants: dict[str, TenantPolicy]) -> None:
         before = [stream.request for stream in self.world.open_streams]
@@ -273,7 +298,7 @@ class ServingMachine(RuleBasedStateMachine):
         assert wakeup_s is not None
         self.world.pass_time(wakeup_s - self.world.now)
 
-    @precondition(lambda self: len(self.world.past) > 20)
+    @precondition(lambda self: len(self.world.past) > 12)
     @rule(within_s=st.sampled_from([0.0, 1.0, 30.0]))
     def drain(self, within_s: float) -> None:
         self.world.drain(within_s)
@@ -285,6 +310,8 @@ class ServingMachine(RuleBasedStateMachine):
         if not hasattr(self, "world") or not self.world.sound:
             return  # a step has failed already: its error is the one to read
         world = self.world
+        if not world.serves:
+            world.resume_model()
         for stream in world.open_streams:
             if not stream.prompt:
                 world.cancel(stream.request)

@@ -49,6 +49,7 @@ class World:
         allocations, jobs, releases: what the core asked for and nobody has answered yet, oldest first.
         past: answers that were given; any of them may come again.
         effects: what the last event led to.
+        serves: the generation is not being recovered.
         pausing: the device refused a job, so that engines may idle for a moment.
         sound: no check has failed so far.
     """
@@ -76,6 +77,7 @@ class World:
         self.past: list[ev.Event] = []
         self.effects: list[Effect] = []
         self.drained = False
+        self.serves = True
         self.sound = True
         self._drain_deadline_s: float | None = None
         self.pausing = False
@@ -144,6 +146,15 @@ class World:
         """The control plane has new weights and limits; requests that are here keep their deadlines."""
         self.tenants = tenants
         self.tell(ev.TenantsChanged(tenants))
+
+    def pause_model(self) -> None:
+        """The generation is being recovered: what is running goes on, and what waits is set aside."""
+        self.serves = False
+        self.tell(ev.GenerationAdvanced(GENERATION, ALIAS, GenerationEvent.FAULT))
+
+    def resume_model(self) -> None:
+        self.serves = True
+        self.tell(ev.GenerationAdvanced(GENERATION, ALIAS, GenerationEvent.RECOVERED))
 
     def cancel(self, request: RequestId, reason: CancelReason = CancelReason.CLIENT_GONE) -> None:
         stream = self.streams.get(request)
@@ -275,9 +286,9 @@ class World:
     def open_streams(self) -> list[Stream]:
         return [stream for stream in self.streams.values() if stream.is_open]
 
-    def answer_all(self, *, jobs: bool = True, steps_max: int = 10_000) -> None:
-        """Give every outstanding answer, the best one each time, until nothing is asked any more."""
-        for _ in range(steps_max):
+    def answer(self, many: int, *, jobs: bool = True) -> bool:
+        """Give so many outstanding answers, the best one each time; whether there were so many."""
+        for _ in range(many):
             if self.releases:
                 self.release(next(iter(self.releases)))
             elif self.allocations:
@@ -285,8 +296,12 @@ class World:
             elif self.jobs and jobs:
                 self.finish(next(iter(self.jobs)))
             else:
-                return
-        raise AssertionError("the core never comes to rest")
+                return False
+        return True
+
+    def answer_all(self, *, jobs: bool = True, steps_max: int = 10_000) -> None:
+        """Give every outstanding answer until nothing is asked any more."""
+        assert not self.answer(steps_max, jobs=jobs), "the core never comes to rest"
 
     def run(self, *, until_s: float = 10.0, wakeups_max: int = 1000) -> None:
         """Answer everything and wake the core when it asks for it, for no longer than ``until_s`` from now."""
