@@ -117,11 +117,11 @@ def _tried(
         assert evidence is not None, "wire_subject gives only sources that can have some"
         record = RunRecord.begin(evidence.combination, device, model=source.alias, short=short)
         earlier = store.interrupted(evidence.combination) if resume else None
-        if earlier is not None and earlier.short == short:
+        if earlier is not None and (earlier.short, earlier.suite_version) == (short, record.suite_version):
             record = attrs.evolve(earlier, results=_without_failures(earlier))
         elif resume:
             raise ConfigurationRefused(
-                "there is no interrupted run of this package, runtime and board to resume", hint="leave --resume out"
+                "there is no interrupted run of this package, runtime, board and suite to resume", hint="leave --resume out"
             )
         progress.configuring(source.alias)
         runtime.configure(GENERATION, source.package)
