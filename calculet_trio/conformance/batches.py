@@ -12,7 +12,7 @@ from calculet_trio.conformance.rig import DeviceStopped, Rig, Seat
 from calculet_trio.core.profiles import BatchProfile
 
 _FOLLOWING_TOKENS = 4
-_LONGEST_TOKENS = 512
+_LONGEST_TOKENS = 256
 """Of a sequence in `mixed_lengths`: beyond it, time is spent and nothing more is shown."""
 
 
