@@ -68,7 +68,7 @@ def print_summary(summary: Summary, *, took_s: float, command: str, report: Path
     table.add_row(
         "virtual time", f"{summary.virtual_s:.1f} s in {took_s:.1f} s: {summary.virtual_s / took_s:.0f} x real time"
     )
-    table.add_row("daemon", f"{summary.lives} lives, {summary.losses} lost devices, {summary.steps} events and effects")
+    table.add_row("daemon", f"lives {summary.lives}, lost devices {summary.losses}, events and effects {summary.steps}")
     table.add_row("clients", _counts(summary.endings))
     table.add_row("faults", _counts(summary.faults))
     for name, each in summary.latencies.items():

@@ -47,9 +47,11 @@ def write_page(outcome: Outcome, *, command: str) -> str:
         f"<p>Run it again: <code>{escape(command)}</code></p>",
         _assumptions(summary.assumed),
         "<h2>Latencies, median</h2>",
-        line_plot({name: _binned(record.replies, name, 50) for name in LATENCIES}, unit="s"),
+        line_plot({name: _binned(record.replies, name, 50) for name in LATENCIES if name != "TPOT"}, unit="s"),
         "<h2>Latencies, 99th percentile</h2>",
-        line_plot({name: _binned(record.replies, name, 99) for name in LATENCIES}, unit="s"),
+        line_plot({name: _binned(record.replies, name, 99) for name in LATENCIES if name != "TPOT"}, unit="s"),
+        "<h2>Time per token (TPOT)</h2>",
+        line_plot({f"P{each}": _binned(record.replies, "TPOT", each) for each in (50, 99)}, unit="s"),
         "<h2>Queue and lanes</h2>",
         line_plot(
             {
@@ -80,7 +82,7 @@ def write_page(outcome: Outcome, *, command: str) -> str:
 def _verdict(summary: Summary, *, replies: int) -> str:
     return (
         f'<p class="verdict">PASS (emulated): {replies} whole replies in {summary.virtual_s:.0f} virtual seconds, '
-        f"{summary.lives} lives of the daemon, {summary.losses} lost devices</p>"
+        f"daemons: {summary.lives}, lost devices: {summary.losses}</p>"
     )
 
 
@@ -125,7 +127,7 @@ def _by_tenant(replies: Sequence[Reply]) -> dict[str, Points]:
 def _engines(outcome: Outcome) -> dict[str, list[tuple[float, float, str]]]:
     rows: dict[str, list[tuple[float, float, str]]] = {}
     for span in outcome.record.spans[:_TIMELINE_JOBS]:
-        what = span.phase if span.phase == "prefill" else f"{span.phase}, {span.lanes} lanes"
+        what = span.phase if span.phase == "prefill" else f"{span.phase} of {span.lanes}"
         rows.setdefault(span.engine, []).append((span.began_s, span.ended_s, what))
     return rows
 

@@ -82,7 +82,7 @@ class _Scale:
         for number in range(_TICKS):
             value = self._top * number / (_TICKS - 1)
             y = self.y(value)
-            label = f"{value:.3g} {unit}".strip()
+            label = f"{value:,.0f}" if value >= 1000 else f"{value:.3g} {unit}".strip()
             values.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             values.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>')
         return "".join(values) + self.moments()

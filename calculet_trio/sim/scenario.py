@@ -45,6 +45,7 @@ class Scenario:
         stretch: a trace's arrival times are multiplied by this.
         profiles: compiled batches; None for those of the device file.
         device: the device file; None for the reference model.
+        chunked: as if the package had earned chunked prefill.
         load: what clients ask for, as a share of what the board can do, where no trace is given.
         tenants: how many, likewise; the first sends as much as all others.
     """
@@ -59,6 +60,7 @@ class Scenario:
     stretch: float = 1.0
     profiles: tuple[int, ...] | None = None
     device: Path | None = None
+    chunked: bool = False
     load: float = 0.8
     tenants: int = 3
 
@@ -86,6 +88,7 @@ class Scenario:
             population=self._population(device),
             faults=rates,
             visits_max=self.visits_max,
+            chunked=self.chunked,
         )
 
     def command(self) -> str:
@@ -110,6 +113,8 @@ class Scenario:
             words += ["--load", repr(self.load), "--tenants", str(self.tenants)]
         if self.profiles is not None:
             words += ["--profiles", ",".join(map(str, self.profiles))]
+        if self.chunked:
+            words.append("--chunked")
         if self.device is not None:
             words += ["--device", str(self.device)]
         return words

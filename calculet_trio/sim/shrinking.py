@@ -75,8 +75,9 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     if scenario.visits_max is None:
         yield attrs.evolve(scenario, visits_max=64)
     else:
-        fewer = {scenario.visits_max // 8, scenario.visits_max // 2, scenario.visits_max - 1}
-        for visits in sorted(fewer - {0}):
+        most = scenario.visits_max
+        fewer = {most // 8, most // 2, most * 7 // 8, most - 1}
+        for visits in sorted(fewer - {0, most}):
             yield attrs.evolve(scenario, visits_max=visits)
     kinds = [fault.value for fault in rates_of(scenario.faults)]
     if len(kinds) > 1:

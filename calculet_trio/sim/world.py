@@ -20,12 +20,14 @@ import attrs
 import numpy as np
 import trio
 
+from calculet_trio.core.evidence import CHUNKED_PREFILL_CONDITIONS, Combination, Evidence, EvidenceRecord
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.device_model import DeviceModel
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.faults import Fault, FaultyRuntime, Rates
 from calculet_trio.runtimes.pace import VirtualPace
+from calculet_trio.runtimes.port import DeviceInfo
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.lifecycle import Daemon
@@ -255,6 +257,7 @@ class _World:
             verify=lambda: None,
             open_text=lambda: ModelText(ByteTokenizer(), None),
             meta={},
+            evidence=_chunks_earned if spec.chunked else _nothing_earned,
         )
         return Daemon(
             runtime=life.runtime,
@@ -317,3 +320,13 @@ class _World:
     async def _end_when_all_came(self, signals: trio.MemorySendChannel[int]) -> None:
         await self._all_came.wait()
         signals.send_nowait(signal.SIGTERM)
+
+
+def _nothing_earned(_device: DeviceInfo) -> None:
+    """The package has no record."""
+
+
+def _chunks_earned(device: DeviceInfo) -> Evidence:
+    """A record that the world makes up, so that chunked prefill is tried."""
+    combination = Combination("emulated", "emulated", device.kind)
+    return Evidence(combination, [EvidenceRecord(combination, frozenset(CHUNKED_PREFILL_CONDITIONS), "made up")])

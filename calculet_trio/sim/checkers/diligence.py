@@ -121,7 +121,9 @@ class DiligenceChecker:
 
     def _ended(self, effect: ef.Refuse | ef.Finish | ef.Fail | ef.Drop, now: float) -> None:
         self._look(now)
-        self._active.pop(effect.request, None)
+        request = self._active.pop(effect.request, None)
+        if request is not None and not request.is_in_job and not self._is_lost:
+            self._require_fed(effect.request, request, is_decode=request.is_decoding)
         self._waiting.discard(effect.request)
         self._lanes_given.discard(effect.request)
         self._look(now)
@@ -134,7 +136,7 @@ class DiligenceChecker:
         for work in effect.job.lanes:
             request = self._active[work.request]
             self._require_fed(work.request, request, is_decode=is_decode)
-            request.is_in_job, request.is_decoding = True, is_decode or effect.job.samples
+            request.is_in_job = True
         self._jobs[effect.job.job] = effect.job
         self._idle_since_s = None
 
@@ -149,7 +151,7 @@ class DiligenceChecker:
             if request is not None:
                 request.is_in_job = False
                 if isinstance(event, ev.JobFinished):  # who was turned away has waited on
-                    request.ready_at = self._done
+                    request.ready_at, request.is_decoding = self._done, job.samples
         self._look(now)
 
     def _quarantined(self, effect: ef.Quarantined, now: float) -> None:

@@ -106,17 +106,16 @@ class RequestChecker:
             require(now < deadline_s, f"request {work.request} expired at {deadline_s:.3f} s and is sent to the device")
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> None:
-        if self._job_ended(event, now):
+        is_known = event.job in self._jobs
+        self._job_ended(event, now)
+        if is_known:  # late or doubled: the core is to ignore it, and a token out of it has no credit here
             self._credits = {result.request: 1 for result in event.results if result.token is not None}
 
-    def _job_ended(self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float) -> bool:
+    def _job_ended(self, event: ev.JobFinished | ev.JobFailed | ev.JobNotSubmitted | ev.JobUnknown, now: float) -> None:
         self._credits = {}
         job = self._jobs.pop(event.job, None)
-        if job is None:
-            return False  # late or doubled: the core is to ignore it, and a token out of it has no credit here
-        for work in job.lanes:
+        for work in () if job is None else job.lanes:
             self._requests[work.request].last_job_end_s = now
-        return True
 
     def _delivered(self, effect: ef.Deliver, now: float) -> None:
         entry = self._alive(effect.request)
