@@ -121,7 +121,8 @@ def _tried(
             record = attrs.evolve(earlier, results=_without_failures(earlier))
         elif resume:
             raise ConfigurationRefused(
-                "there is no interrupted run of this package, runtime, board and suite to resume", hint="leave --resume out"
+                "there is no interrupted run of this package, runtime, board and suite to resume",
+                hint="leave --resume out",
             )
         progress.configuring(source.alias)
         runtime.configure(GENERATION, source.package)
