@@ -156,7 +156,11 @@ async def _read(handle: RequestHandle, index: int, events: trio.MemorySendChanne
     outputs = aiter(handle)
     try:
         async for output in outputs:
-            await events.send(Piece(index, output))
+            piece = Piece(index, output)
+            try:
+                events.send_nowait(piece)
+            except trio.WouldBlock:  # only now is it worth a task switch
+                await events.send(piece)
     finally:
         # A generator that is left at its yield must be closed here, not by the garbage collector.
         if (close := getattr(outputs, "aclose", None)) is not None:
