@@ -60,7 +60,13 @@ class Lost:
     error: BaseException
 
 
-Event = Admitted | Piece | Ended | Lost
+@attrs.frozen
+class Silence:
+    """All choices are admitted, and none has said anything for so long that the client should hear of us."""
+
+
+Event = Admitted | Piece | Ended | Lost | Silence
+Said = Piece | Ended | Silence
 
 
 class Choices:
@@ -76,6 +82,7 @@ class Choices:
         self._events = events
         # What early choices say while later ones wait; no longer than their replies.
         self._early: deque[Piece | Ended] = deque()
+        self._heard_s = trio.current_time()
 
     async def admitted(self) -> None:
         """Wait until every choice holds its lane.
@@ -94,8 +101,9 @@ class Choices:
                     raise error
                 case Piece() | Ended():
                     self._early.append(event)
+            self._heard_s = trio.current_time()
 
-    async def next(self) -> Piece | Ended | None:
+    async def next(self) -> Said | None:
         """What comes next of any of them; None once all have ended.
 
         Raises:
@@ -112,7 +120,7 @@ class Choices:
             return None
         return self._taken(event)
 
-    def next_nowait(self) -> Piece | Ended | None:
+    def next_nowait(self) -> Said | None:
         """What has been said already; None if nothing is there. Raises as `next` does."""
         if self._early:
             return self._taken(self._early.popleft())
@@ -121,22 +129,44 @@ class Choices:
         except trio.WouldBlock:
             return None
 
-    def _taken(self, event: Event) -> Piece | Ended:
+    async def break_silence(self, events: trio.MemorySendChannel[Event], after_s: float) -> None:
+        """Say `Silence` whenever so much time has passed without anything else; a timer for each event costs more."""
+        while True:
+            await trio.sleep_until(self._heard_s + after_s)
+            now_s = trio.current_time()
+            if now_s >= self._heard_s + after_s:
+                self._heard_s = now_s
+                if not self._waiting and not self._events.statistics().current_buffer_used:
+                    events.send_nowait(Silence())
+
+    def _taken(self, event: Event) -> Said:
         if isinstance(event, Lost):
             raise event.error
         assert not isinstance(event, Admitted), "all were admitted before"
         self._running -= isinstance(event, Ended)
+        self._heard_s = trio.current_time()
         return event
 
 
 @asynccontextmanager
-async def running(service: Service, requests: Sequence[InferenceRequest]) -> AsyncIterator[Choices]:
-    """Open every request, and read each as its output comes. Leaving gives up those that have not ended."""
+async def running(
+    service: Service, requests: Sequence[InferenceRequest], *, silence_s: float | None = None
+) -> AsyncIterator[Choices]:
+    """Open every request, and read each as its output comes. Leaving gives up those that have not ended.
+
+    Args:
+        service: where they are opened.
+        requests: one for each choice.
+        silence_s: after so long without a word `Silence` is said; None for never.
+    """
     send, receive = trio.open_memory_channel[Event](UNREAD_OUTPUTS)
     async with send, receive, trio.open_nursery() as nursery:
         for index, request in enumerate(requests):
             nursery.start_soon(_run, service, request, index, send)
-        yield Choices(receive, len(requests))
+        choices = Choices(receive, len(requests))
+        if silence_s is not None:
+            nursery.start_soon(choices.break_silence, send, silence_s)
+        yield choices
         nursery.cancel_scope.cancel()
 
 
@@ -156,7 +186,11 @@ async def _read(handle: RequestHandle, index: int, events: trio.MemorySendChanne
     outputs = aiter(handle)
     try:
         async for output in outputs:
-            await events.send(Piece(index, output))
+            piece = Piece(index, output)
+            try:
+                events.send_nowait(piece)
+            except trio.WouldBlock:  # only now is it worth a task switch
+                await events.send(piece)
     finally:
         # A generator that is left at its yield must be closed here, not by the garbage collector.
         if (close := getattr(outputs, "aclose", None)) is not None:

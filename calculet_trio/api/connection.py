@@ -11,6 +11,7 @@ Source: CONVENTIONS.md traps 1, 3, 4, 5; reports B44, B49, B50, B64, B65.
 from __future__ import annotations
 
 import math
+import os
 import socket
 import struct
 from typing import Final
@@ -151,7 +152,12 @@ class Connection:
 
     async def _write(self, data: bytes) -> None:
         """Write all of it, or end the connection: half a message is worth nothing."""
-        async with self._writing:
+        await trio.lowlevel.checkpoint_if_cancelled()  # who is being cut has nothing more to say
+        if not self._writing.locked():
+            data = data[self._write_at_once(data) :]
+            if not data:
+                return
+        async with self._writing:  # a free lock is taken before anybody else runs, so nothing comes in between
             for start in range(0, len(data), WRITE_BYTES):
                 with trio.move_on_after(self._limits.write_stall_s) as stall:
                     try:
@@ -165,6 +171,16 @@ class Connection:
                     self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                     self._reading.cancel()
                     return
+
+    def _write_at_once(self, data: bytes) -> int:
+        """How much the kernel takes without anybody waiting: nearly always all, and three task switches less.
+
+        What it does not take, and whatever is wrong, is met again by who may wait.
+        """
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except OSError:
+            return 0
 
     def _close(self) -> None:
         if not self._is_closing:

@@ -130,9 +130,11 @@ class LlamaRoutes:
         body = await body_object(self._settings.request)
         model = model_named(self._service, body.get("model"), given="model" in body)
         parsed = parse_llama_completion(body, model=model, asker=asker(), limits=self._settings.request)
-        choices = await current().held.enter_async_context(running(self._service, parsed.choices))
+        silence_s = self._settings.keep_alive_s if parsed.stream else None
+        opened = running(self._service, parsed.choices, silence_s=silence_s)
+        choices = await current().held.enter_async_context(opened)
         if parsed.stream:
-            return await sse.stream(choices, _completion_frames, keep_alive_s=self._settings.keep_alive_s)
+            return await sse.stream(choices, _completion_frames)
         [pieces], [ended] = await collected(choices, 1)
         text = "".join(piece.output.text for piece in pieces)
         return json_reply({**_completion_end(ended), "content": text, "model": model.alias})

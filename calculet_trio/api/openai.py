@@ -68,11 +68,13 @@ class OpenAIRoutes:
         body = await body_object(self._settings.request)
         model = model_named(self._service, body.get("model"), given="model" in body)
         parsed = parse(body, model=model, asker=asker(), limits=self._settings.request)
-        choices = await current().held.enter_async_context(running(self._service, parsed.choices))
+        silence_s = self._settings.keep_alive_s if parsed.stream else None
+        opened = running(self._service, parsed.choices, silence_s=silence_s)
+        choices = await current().held.enter_async_context(opened)
         reply = Reply(shape, parsed)
         if parsed.stream:
             frames = StreamFrames(reply, parsed)
-            return await sse.stream(choices, frames, keep_alive_s=self._settings.keep_alive_s)
+            return await sse.stream(choices, frames)
         return await _whole(choices, reply, parsed)
 
 
@@ -117,7 +119,7 @@ async def collected(choices: Choices, size: int) -> tuple[list[list[Piece]], lis
     while (said := await choices.next()) is not None:
         if isinstance(said, Piece):
             pieces[said.index].append(said)
-        else:
+        elif isinstance(said, Ended):
             ended.append(said)
     return pieces, sorted(ended, key=lambda one: one.index)
 

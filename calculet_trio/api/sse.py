@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import structlog
-import trio
 from quart import Response
 
 from calculet_trio.api import strict_json
-from calculet_trio.api.choices import Choices, Ended, Piece
+from calculet_trio.api.choices import Choices, Ended, Piece, Said, Silence
 from calculet_trio.api.errors import http_error, is_defect
 
 log = structlog.get_logger("api")
@@ -39,11 +38,11 @@ def event(value: Any) -> bytes:
     return f"data: {strict_json.encode(value)}\n\n".encode()
 
 
-async def stream(choices: Choices, frames: Frames, *, keep_alive_s: float) -> Response:
+async def stream(choices: Choices, frames: Frames) -> Response:
     """The reply that tells ``choices`` as they come.
 
-    Headers wait for the first output, so that a fault before it has its real status; but no longer than
-    ``keep_alive_s``, for clients and proxies that give up on a silent server.
+    Headers wait for the first output, so that a fault before it has its real status; but no longer than a
+    silence may last, for clients and proxies that give up on a silent server.
 
     Raises:
         calculet_trio.errors.CalculetError: refused, or lost before anything was said.
@@ -51,31 +50,20 @@ async def stream(choices: Choices, frames: Frames, *, keep_alive_s: float) -> Re
     **Cancellation**: atomic.
     """
     await choices.admitted()
-    first = None
-    with trio.move_on_after(keep_alive_s):
-        first = await choices.next()
-    return Response(_told(choices, frames, first, keep_alive_s), headers=HEADERS)
+    return Response(_told(choices, frames, await choices.next()), headers=HEADERS)
 
 
-async def _told(
-    choices: Choices, frames: Frames, first: Piece | Ended | None, keep_alive_s: float
-) -> AsyncIterator[bytes]:
-    unsent = bytearray(KEEP_ALIVE if first is None else b"")
+async def _told(choices: Choices, frames: Frames, said: Said | None) -> AsyncIterator[bytes]:
+    unsent = bytearray()
     try:
-        said = first
-        while True:
+        while said is not None:
             while said is not None:
-                unsent += frames(said)
+                unsent += KEEP_ALIVE if isinstance(said, Silence) else frames(said)
                 said = choices.next_nowait() if len(unsent) < WRITE_BYTES else None
             if unsent:
                 yield bytes(unsent)
                 unsent.clear()
-            with trio.move_on_after(keep_alive_s) as silence:
-                said = await choices.next()
-            if silence.cancelled_caught:
-                unsent += KEEP_ALIVE
-            elif said is None:
-                break
+            said = await choices.next()
         yield frames(None)
     except Exception as error:  # after the headers an event is the only way to say so
         if is_defect(error):

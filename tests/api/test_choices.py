@@ -7,11 +7,11 @@ import structlog
 import trio
 import trio.testing
 
-from calculet_trio.api.choices import UNREAD_OUTPUTS, Ended, Piece, running
+from calculet_trio.api.choices import UNREAD_OUTPUTS, Ended, Piece, Silence, running
 from calculet_trio.errors import CapacityExceeded
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.params import ReplyParams, TextPrompt
-from tests.api.fake_service import FakeService, endless, said
+from tests.api.fake_service import FakeService, endless, gated, said
 
 REQUEST = InferenceRequest(alias="m", tenant="t", prompt=TextPrompt("x"), reply=ReplyParams())
 
@@ -49,3 +49,24 @@ async def test_a_refusal_is_raised_to_whoever_waits_for_admission() -> None:
         with pytest.raises(CapacityExceeded):
             await choices.admitted()
     assert service.active == 0
+
+
+async def test_silence_is_broken_again_and_again_but_not_before_admission_nor_while_something_is_unread(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    service = FakeService()
+    service.admission = trio.Event()
+    script, opener = gated("a", "b")
+    service.script = lambda request: script
+    async with running(service, [REQUEST], silence_s=10) as choices:
+        await trio.sleep(95)
+        service.admission.set()
+        await choices.admitted()
+        admitted_s = trio.current_time()
+        for number in (1, 2):
+            assert isinstance(await choices.next(), Silence)
+            assert trio.current_time() == pytest.approx(admitted_s + 10 * number)
+        opener.send_nowait(None)
+        opener.send_nowait(None)
+        await trio.sleep(95)
+        assert [type(choices.next_nowait()) for _ in range(4)] == [Piece, Piece, Ended, type(None)]

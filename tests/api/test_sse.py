@@ -27,7 +27,7 @@ async def writes(*events: Event) -> list[bytes]:
     send, receive = trio.open_memory_channel[Event](100)
     for event in events:
         send.send_nowait(event)
-    response = await sse.stream(Choices(receive, 1), frames, keep_alive_s=60)
+    response = await sse.stream(Choices(receive, 1), frames)
     async with response.response as body:
         written = [bytes(part) async for part in body]
     send.close()
