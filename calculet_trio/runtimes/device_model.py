@@ -14,11 +14,16 @@ from typing import Any, Final
 import attrs
 import yaml
 
+from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, LaneLayout, ModelShape, PrefillProfile
 from calculet_trio.errors import ConfigurationRefused
 
 SCHEMA: Final = "calculet-device/v1"
 REFERENCE: Final = Path(__file__).with_name("reference_device.yaml")
+
+
+_LANES_MAX: Final = 1024
+"""Far more than any board; each lane is an object, and each batch a row of logits."""
 
 
 @attrs.frozen
@@ -136,22 +141,23 @@ def load_device(path: Path = REFERENCE, **changes: Any) -> DeviceModel:
 def _build(reader: _Reader) -> DeviceModel:
     decode = {
         int(batch): StepCurve(**reader.numbers(curve, f"decode.{batch}", StepCurve))
-        for batch, curve in reader.take("decode").items()
+        for batch, curve in reader.mapping("decode").items()
     }
-    lanes = int(reader.number("lanes"))
+    lanes = reader.whole("lanes", most=_LANES_MAX)
     if not decode or not all(1 <= batch <= lanes for batch in decode):
         raise ValueError(f"decode has the batches {sorted(decode)}; each must be between 1 and lanes ({lanes})")
     fields: dict[str, Any] = {
         "name": str(reader.take("name")),
         "lanes": lanes,
         "decode": decode,
-        "prefill": PrefillCurve(**reader.numbers(reader.take("prefill"), "prefill", PrefillCurve)),
+        "prefill": PrefillCurve(**reader.numbers(reader.mapping("prefill"), "prefill", PrefillCurve)),
         "inactive_lane": InactiveLanePolicy(reader.take("inactive_lane")),
         "layout": LaneLayout(reader.take("layout")),
-        "versions": {str(key): str(value) for key, value in reader.take("versions").items()},
+        "versions": {str(key): str(value) for key, value in reader.mapping("versions").items()},
     }
-    for key in ("context_tokens", "vocab_size", "engines", "kv_token_bytes", "parameter_bytes", "memory_bytes"):
-        fields[key] = int(reader.number(key))
+    fields["engines"] = reader.whole("engines", most=len(EngineId))
+    for key in ("context_tokens", "vocab_size", "kv_token_bytes", "parameter_bytes", "memory_bytes"):
+        fields[key] = reader.whole(key)
     for key in ("h2d_s", "d2h_row_s", "jitter"):
         fields[key] = reader.number(key)
     for key in ("compute_overlaps", "lane_fault_isolation", "memory_total_bug"):
@@ -172,6 +178,18 @@ class _Reader:
         if key not in self._left:
             raise KeyError(f"{key} is missing")
         return self._left.pop(key)
+
+    def mapping(self, key: str) -> Mapping[Any, Any]:
+        given = self.take(key)
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{key} is {given!r}; it must be a mapping")
+        return given
+
+    def whole(self, key: str, *, most: int = 10**14) -> int:
+        number = self.number(key)
+        if number != int(number) or not 1 <= number <= most:
+            raise ValueError(f"{key} is {number:g}; it must be a whole number from 1 to {most}")
+        return int(number)
 
     def number(self, key: str) -> float:
         return self._value(self.take(key), key)

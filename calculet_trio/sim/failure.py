@@ -10,6 +10,7 @@ import traceback
 
 import attrs
 
+from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.sim.checkers.violation import Violated
 from calculet_trio.sim.scenario import Scenario
 from calculet_trio.sim.world import Outcome, run_world
@@ -36,7 +37,7 @@ def try_scenario(scenario: Scenario) -> Outcome | Failure:
     """Run one world; whatever is wrong with it is a value. A scenario that makes no world still raises.
 
     Raises:
-        calculet_trio.errors.ConfigurationRefused: of `Scenario.spec`.
+        calculet_trio.errors.ConfigurationRefused: of `Scenario.spec`, or of its trace.
     """
     spec = scenario.spec()
     try:
@@ -46,8 +47,14 @@ def try_scenario(scenario: Scenario) -> Outcome | Failure:
 
 
 def failure_of(scenario: Scenario, error: BaseException) -> Failure:
-    """What an error that a world ended with, perhaps in groups, comes to."""
+    """What an error that a world ended with, perhaps in groups, comes to.
+
+    Raises:
+        calculet_trio.errors.ConfigurationRefused: that was the error: a trace that turned out to be none.
+    """
     cause = _telling(error)
+    if isinstance(cause, ConfigurationRefused):
+        raise cause from None
     message = f"{type(cause).__name__}: {cause}"
     frames = traceback.extract_tb(cause.__traceback__)[-3:]
     where = " < ".join(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -103,17 +104,25 @@ class Recorded:
     stretch: float = 1.0
 
     def visits(self, rng: np.random.Generator) -> Iterator[Visit]:
+        latest_s = 0.0
         try:
             with self.path.open(newline="", encoding="utf-8") as lines:
                 for number, row in enumerate(csv.DictReader(lines), 2):
                     try:
-                        yield Visit(
-                            arrival_s=float(row["arrival_s"]) * self.stretch,
-                            tenant=row["tenant"],
-                            prompt_tokens=max(1, int(row["prompt_tokens"])),
-                            output_tokens=max(1, int(row["output_tokens"])),
-                        )
+                        visit = self._visit(row)
+                        if not latest_s <= visit.arrival_s < inf:
+                            raise ValueError("arrivals must be finite, from 0, and in order")
                     except (KeyError, TypeError, ValueError) as error:
                         raise ConfigurationRefused(f"{self.path}:{number} is not a row of a trace: {error}") from None
-        except OSError as error:
+                    latest_s = visit.arrival_s
+                    yield visit
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise ConfigurationRefused(f"cannot read the trace {self.path}: {error}") from error
+
+    def _visit(self, row: dict[str, str]) -> Visit:
+        return Visit(
+            arrival_s=float(row["arrival_s"]) * self.stretch,
+            tenant=row["tenant"],
+            prompt_tokens=max(1, int(row["prompt_tokens"])),
+            output_tokens=max(1, int(row["output_tokens"])),
+        )
