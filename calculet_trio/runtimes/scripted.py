@@ -162,8 +162,9 @@ class ScriptedRuntime:
         try:
             outcome = self._outcome(engine, job, timeout_s)
         finally:
+            committed = isinstance(outcome, Finished) and outcome.failed is None
             with self._lock:
-                self._ledgers[job.generation].settle(job, committed=isinstance(outcome, Finished) and outcome.failed is None)
+                self._ledgers[job.generation].settle(job, committed=committed)
                 del self._jobs[engine]
         self.gates.count(finished=1)
         return outcome

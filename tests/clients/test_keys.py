@@ -116,7 +116,7 @@ def test_sighup_changes_limits_at_once_and_a_bad_file_changes_nothing(keyed):
     file.write_text(yaml.safe_dump(configuration(requests_per_s=0.01)))
     reload_until("tenants_reloaded")
     assert statuses(3) == [200, 429, 429]
-    status, headers, text = ask(daemon, [("x-api-key", ACME)])
+    _status, headers, text = ask(daemon, [("x-api-key", ACME)])
     assert json.loads(text)["error"]["code"] == "rate_limited"
     assert int(headers["Retry-After"]) > 50
     file.write_text("schema: calculet-service/v1\ntenants: [{nmae: acme}]")
