@@ -60,7 +60,7 @@ REPLIES: list[dict[str, Any]] = [
     {"when": "other", "tokens": [text(f"{n} ", gate="other") for n in range(50)]},
     {"when": "brief", "tokens": gated("one", " two", gate="brief")},
     {"when": "proxied", "tokens": [text("x ", gate="proxied")], "afterwards": "repeat"},
-    {"when": "large", "tokens": ["l" * 2000], "afterwards": "repeat"},
+    {"when": "large", "tokens": ["l" * 8000], "afterwards": "repeat"},
     {"when": "b47 long", "tokens": [text("B", gate="b47"), " done"]},
     {"tokens": ["Hello", " world"]},
 ]

@@ -10,6 +10,7 @@ import pytest
 from tests.api.wire import Answer, Wire, post
 from tests.reports.served import CHAT, Served, ask, reset_when_closed
 
+WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 CANCELLED = 'calculet_requests_total{outcome="cancelled"}'
 
 
@@ -87,13 +88,14 @@ async def test_b45_retries_of_one_body_do_not_pile_up(served: Served) -> None:
     cancelled, submitted = (await served.metrics())[CANCELLED], served.counter("submitted")
     for attempt in range(3):
         wire = await served.begin("held")
+        await served.until_metrics(**{RUNNING: 1.0 if attempt == 0 else 2.0})
         if attempt == 0:
             await served.wait_for(waiting=1)
-        await served.noticed()
         await wire.aclose()
         await served.noticed()
+        await served.until_metrics(**{RUNNING: 1.0})
     # The first one's job is with the device still; the copies have come and gone.
-    await served.until_metrics(**{CANCELLED: cancelled + 2, "vllm:num_requests_running": 1.0})
+    await served.until_metrics(**{CANCELLED: cancelled + 2, RUNNING: 1.0})
     await served.release("held")
     await served.until_metrics(**{CANCELLED: cancelled + 3})
     assert served.counter("submitted") == submitted + 1
@@ -116,11 +118,11 @@ async def test_b46_a_queued_client_that_leaves_disturbs_nobody(one_lane: Served)
     await one_lane.release("other", 10)
     await one_lane.wait_for(finished=finished + 10)
     leaves = await one_lane.begin("held", stream=True)
-    await one_lane.until_metrics(**{"vllm:num_requests_waiting": 1.0})
+    await one_lane.until_metrics(**{WAITING: 1.0})
     await leaves.aclose()
-    await one_lane.until_metrics(**{"vllm:num_requests_waiting": 0.0})
+    await one_lane.until_metrics(**{WAITING: 0.0})
     follows = await one_lane.begin("hi", stream=True)
-    await one_lane.until_metrics(**{"vllm:num_requests_waiting": 1.0})
+    await one_lane.until_metrics(**{WAITING: 1.0})
     assert one_lane.counter("allocated") == allocated + 1
     await one_lane.release("other", 40)
     assert told(await stays.read_answer()) == expected
@@ -135,8 +137,9 @@ async def test_b46_a_stream_is_what_it_would_have_been_without_those_who_left_it
     stays = await served.begin("other", stream=True)
     await served.release("other", 10)
     for _ in range(8):
+        allocated = served.counter("allocated")
         leaves = await served.begin("endless", stream=True)
-        await served.noticed()
+        await served.wait_for(allocated=allocated + 1)
         await served.release("other", 4)  # so that its prefill, and steps of both together, get their turns
         await leaves.read_until(b'"content":"x "')
         await leaves.aclose()
@@ -151,7 +154,7 @@ async def test_b46_leaving_in_the_moment_another_ends_hurts_nobody(one_lane: Ser
         await one_lane.release("brief")
         await ends.read_until(b'"one"')
         leaves = await one_lane.begin("hi", stream=True)
-        await one_lane.until_metrics(**{"vllm:num_requests_waiting": 1.0})
+        await one_lane.until_metrics(**{WAITING: 1.0})
         one_lane.daemon.control(release="brief")  # and at once, before anybody else runs here
         await leaves.aclose()
         await ends.read_until(b"data: [DONE]")
@@ -193,13 +196,28 @@ async def test_b49_who_half_closes_gets_no_answer_and_costs_no_token(served: Ser
     assert served.counter("finished") == finished + 1
 
 
-async def test_b50_a_reader_that_stops_is_given_up_and_costs_nobody_else(one_lane: Served) -> None:
-    resident = one_lane.resident_bytes()
-    async with one_lane.freeing(lanes=2):
-        stalled = await one_lane.connect(receive_bytes=4096)
-        await stalled.stream.send_all(post(CHAT, ask("large", stream=True)))
-        await stalled.read_until(b"lll")
-        assert (await one_lane.chat()).status == 200  # the only lane is free again, with the socket still open
+async def stalled(served: Served) -> Wire:
+    """A reader that has read one token of a large stream and reads no more."""
+    wire = await served.connect(receive_bytes=4096)
+    await wire.stream.send_all(post(CHAT, ask("large", stream=True)))
+    await wire.read_until(b"lll")
+    return wire
+
+
+async def test_b50_a_reader_that_stops_loses_its_lane_although_its_connection_stands(served: Served) -> None:
+    resident, cancelled = served.resident_bytes(), (await served.metrics())[CANCELLED]
+    wire = await stalled(served)
+    await served.until_metrics(**{CANCELLED: cancelled + 1, "calrt_kv_used_batches": 0.0})
+    assert (await served.chat()).status == 200
+    assert served.resident_bytes() < resident + 32 * 2**20
+    await wire.read_until(b'"code":"cancelled"')  # for its connection stands, and it may read on
+    await wire.read_until(b"\r\n0\r\n\r\n")
+    assert b"[DONE]" not in wire.raw
+
+
+async def test_b50_its_connection_is_cut_after_the_write_stall_limit(one_lane: Served) -> None:
+    cancelled = (await one_lane.metrics())[CANCELLED]
+    await stalled(one_lane)
     one_lane.may_log("client_stalled")  # unless the kernel, whose limit is the same, has been faster
     await one_lane.let_go_of(sockets=0)
-    assert one_lane.resident_bytes() < resident + 32 * 2**20
+    await one_lane.until_metrics(**{CANCELLED: cancelled + 1})
