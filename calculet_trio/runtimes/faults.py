@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.core.transition import Symbol
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.runtimes.pace import Pace
 from calculet_trio.runtimes.port import (
@@ -36,7 +36,7 @@ from calculet_trio.runtimes.port import (
 )
 
 
-class Fault(Enum):
+class Fault(Symbol):
     """What may go wrong, by the call in which it does."""
 
     # submit
@@ -111,11 +111,15 @@ class Rates:
     def __init__(self, rates: Mapping[Fault, float], *, seed: int) -> None:
         self._rates = rates
         self._rng = np.random.default_rng(seed)
+        self._likely: dict[tuple[Fault, ...], list[tuple[Fault, float]]] = {}
 
     def draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
+        likely = self._likely.get(kinds)
+        if likely is None:  # once for each kind of call, since calls are many and most kinds have no rate
+            likely = self._likely[kinds] = [(kind, self._rates[kind]) for kind in kinds if kind in self._rates]
         point = self._rng.random()
-        for kind in kinds:
-            point -= self._rates.get(kind, 0.0)
+        for kind, rate in likely:
+            point -= rate
             if point < 0:
                 return kind
         return None
