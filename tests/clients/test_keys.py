@@ -6,6 +6,7 @@ import http.client
 import json
 import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,12 @@ from tests.clients.daemon import Daemon
 
 ACME, BYTES, OPERATOR = b"acme-key", b"caf\xe9", b"operator-key"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+ONE_LANE = {
+    "model": "m",
+    "lanes": 1,
+    "profiles": [1],
+    "replies": [{"tokens": [{"text": "x", "gate": "g"}], "afterwards": "eos"}],
+}
 
 
 def configuration(**acme: object) -> dict[str, object]:
@@ -126,3 +133,54 @@ def test_sighup_changes_limits_at_once_and_a_bad_file_changes_nothing(keyed):
     file.write_text(yaml.safe_dump(configuration()))
     reload_until("tenants_reloaded")
     assert statuses(4) == [200] * 4
+
+
+def test_a_page_of_an_allowed_origin_can_read_why_it_was_refused():
+    with tempfile.TemporaryDirectory(prefix="ct") as directory:
+        config = configuration() | {"listen": {"cors_origins": ["http://o"]}}
+        daemon = Daemon(Path(directory), config=config)
+        try:
+            status, headers, _ = ask(daemon, [("Origin", "http://o"), ("x-api-key", "wrong")])
+            assert (status, headers["Access-Control-Allow-Origin"]) == (401, "http://o")
+            status, headers, _ = ask(daemon, [("Origin", "http://other"), ("x-api-key", "wrong")])
+            assert (status, headers["Access-Control-Allow-Origin"]) == (401, None)
+            assert daemon.stop() == 0
+        finally:
+            daemon.kill()
+
+
+def test_one_tenants_flood_lets_another_in_after_the_job_that_runs():
+    order = []
+
+    def one(name, key):
+        assert ask(daemon, [("x-api-key", key)])[0] == 200
+        order.append(name)
+
+    with tempfile.TemporaryDirectory(prefix="ct") as directory:
+        daemon = Daemon(Path(directory), ONE_LANE, config=configuration())
+        try:
+            threads = [threading.Thread(target=one, args=("flood", ACME)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            until_waiting(daemon, 5)
+            threads.append(threading.Thread(target=one, args=("other", OPERATOR)))
+            threads[-1].start()
+            until_waiting(daemon, 6)
+            daemon.control(release="g", count=7)
+            for thread in threads:
+                thread.join(30)
+            assert order.index("other") <= 1, order
+            assert len(order) == 7
+            assert daemon.stop() == 0
+        finally:
+            daemon.kill()
+
+
+def until_waiting(daemon, count):
+    """Ask the metrics until so many requests wait; each question takes a round trip."""
+    deadline_s = time.monotonic() + 20
+    while (
+        f"vllm:num_requests_waiting {count}.0"
+        not in ask(daemon, [("x-api-key", OPERATOR)], method="GET", path="/metrics")[2]
+    ):
+        assert time.monotonic() < deadline_s
