@@ -14,6 +14,8 @@ def test_every_class_that_a_client_may_meet_has_a_row() -> None:
     met = {
         errors.InvalidRequest("x"): 400,
         errors.ContextLengthExceeded(prompt_tokens=2, limit_tokens=1): 400,
+        errors.KeyRefused(): 401,
+        errors.NotPermitted("x"): 403,
         errors.ModelNotFound("x", served=()): 404,
         errors.CapacityExceeded("x", code="c"): 429,
         errors.ServiceUnavailable("x", code="c"): 503,
