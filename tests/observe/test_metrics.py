@@ -1,0 +1,194 @@
+"""Metrics follow the core's events, effects and snapshot, and Prometheus can read them (B59, B61)."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as plain_text
+
+from calculet_trio.core import effects as ef
+from calculet_trio.core import events as ev
+from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.policy import AdmissionPolicy, Policy
+from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
+from calculet_trio.core.serving import ServingCore
+from calculet_trio.observe.metrics import ServiceMetrics
+
+SHAPE = ModelShape(
+    prefill=PrefillProfile("prefill", 64),
+    decode=tuple(BatchProfile(f"b{b}", b, 64, InactiveLanePolicy.VALID_MASK) for b in (1, 4)),
+    lanes=4,
+    max_seq=64,
+    vocab_size=10,
+)
+
+
+class Scene:
+    """A core whose metrics are watched, with its device's answers given by hand."""
+
+    def __init__(self, **admission):
+        self.core = ServingCore(Policy(admission=AdmissionPolicy(**admission)))
+        self.metrics = ServiceMetrics()
+        self.metrics.watch(self.core.snapshot, lambda: self.now)
+        self.now = 0.0
+        self.job = None
+        self.sequences = 0
+        for step in (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM):
+            self.tell(ev.GenerationAdvanced(1, "m", step))
+        self.tell(ev.GenerationAdvanced(1, "m", GenerationEvent.PUBLISH, SHAPE))
+
+    def tell(self, event):
+        self.metrics.heard(event, self.now)
+        for effect in self.core.handle(event, self.now):
+            self.metrics.saw(effect, self.now)
+            match effect:
+                case ef.Place(request):
+                    self.tell(ev.Offered(request, (1, 2, 3), 2))
+                case ef.AllocateSequence(generation, lane, request):
+                    self.sequences += 1
+                    self.tell(ev.SequenceAllocated(generation, lane, request, self.sequences))
+                case ef.ReleaseSequence(generation, lane, sequence):
+                    self.now += 0.25
+                    self.tell(ev.SequenceReleased(generation, lane, sequence, True))
+                case ef.SubmitJob(_, job):
+                    self.job = job
+
+    def come(self, request, tenant="t"):
+        self.tell(ev.Arrived(request, tenant, "m", None))
+
+    def end_job(self, taken_s=0.1):
+        job, self.job = self.job, None
+        self.now += taken_s
+        self.metrics.job_finished(job, taken_s * 0.9, taken_s)
+        self.tell(ev.JobFinished(job.job, 1, tuple(ev.LaneResult(w.lane, w.request, 7) for w in job.lanes)))
+
+    def end_all(self):
+        while self.job is not None:
+            self.end_job()
+
+    def read(self):
+        """Every sample as {name{labels}: value}."""
+        page = self.metrics.expose("text/plain;version=0.0.4")[0].decode()
+        return {
+            sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+            for family in plain_text(page)
+            for sample in family.samples
+        }
+
+
+def test_a_requests_life_is_counted_once_in_every_series():
+    scene = Scene()
+    scene.come(1)
+    scene.end_all()
+    seen = scene.read()
+    assert seen["calculet_requests_total outcome=length"] == 1
+    assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 1
+    assert seen["calculet_prompt_tokens_total"] == 3
+    assert seen["calculet_generated_tokens_total"] == 2
+    assert seen["calculet_tenant_service_tokens_total kind=prompt tenant=t"] == 3
+    assert seen["calculet_tenant_service_tokens_total kind=generated tenant=t"] == 2
+    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time"):
+        assert seen[f"vllm:{name}_seconds_count"] == 1
+    assert seen["vllm:time_to_first_token_seconds_sum"] == pytest.approx(0.1)
+    assert seen["calculet_jobs_total engine=ping outcome=finished phase=prefill"] == 1
+    assert seen["calculet_jobs_total engine=ping outcome=finished phase=decode"] == 1
+    assert seen["calrt_infer_ms_sum phase=decode"] == pytest.approx(90)
+    assert seen["calrt_framework_ms_sum phase=decode"] == pytest.approx(10)
+    assert seen["calculet_kv_free_seconds_sum"] == pytest.approx(0.25)
+    assert seen["vllm:num_requests_running"] == seen["calrt_kv_used_batches"] == 0
+
+
+def test_lanes_without_a_sequence_are_counted_as_waste():
+    scene = Scene()
+    for request in (1, 2, 3):
+        scene.come(request)
+    wasted = 0
+    while scene.job is not None:
+        if scene.job.phase == "decode":
+            wasted += scene.job.profile.compiled_batch - len(scene.job.lanes)
+        scene.end_job()
+    assert wasted > 0
+    assert scene.read()["calculet_batch_wasted_lanes_total"] == wasted
+    assert scene.read()["calculet_batch_active_lanes_count compiled_batch=4"] >= 1
+
+
+def test_gauges_are_those_of_the_moment_and_fall_when_all_leave():
+    scene = Scene(max_sequences=1)
+    for request in (1, 2, 3):
+        scene.come(request, tenant="ab"[request % 2])
+    scene.now += 4.0
+    seen = scene.read()
+    assert (seen["vllm:num_requests_running"], seen["vllm:num_requests_waiting"]) == (1, 2)
+    assert seen["calculet_tenant_waiting tenant=a"] == 1
+    assert seen["calculet_tenant_active tenant=b"] == 1
+    assert seen["calculet_kv_lanes state=updating"] == 1
+    assert seen["calculet_status status=ok"] == 1
+    for request in (1, 2, 3):
+        scene.tell(ev.Cancelled(request, ev.CancelReason.CLIENT_GONE))
+    scene.end_job()
+    seen = scene.read()
+    assert (seen["vllm:num_requests_running"], seen["vllm:num_requests_waiting"]) == (0, 0)
+    assert seen["calculet_requests_total outcome=cancelled"] == 3
+    assert seen["calculet_kv_tokens_reserved"] == 0
+
+
+def test_refusals_starvation_and_faults_have_their_reasons():
+    scene = Scene(max_sequences=1, max_waiting_requests=1, deadline_default_s=1.0)
+    for request in (1, 2, 3):
+        scene.come(request)
+    scene.now = 2.0
+    scene.tell(ev.TimePassed())
+    scene.tell(ev.JobUnknown(scene.job.job, 1, ev.FaultReason.CCU_FAULT))
+    seen = scene.read()
+    assert seen["calculet_refusals_total code=queue_full"] == 1
+    assert seen["calculet_refusals_total code=deadline_exceeded"] == 1
+    assert seen["calculet_starvation_events_total tenant=t"] == 1
+    assert seen["calrt_errors_total code=ccu_fault"] == 1
+    assert seen["calculet_quarantined_jobs_total reason=ccu_fault"] == 1
+    assert seen["calculet_jobs_total engine=ping outcome=unknown phase=prefill"] == 1
+    assert seen["calculet_status status=failed"] == 1
+    assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 3
+
+
+def test_waiting_work_shows_its_depth_and_age():
+    scene = Scene()
+    scene.come(1)
+    scene.come(2)
+    scene.now += 3.0
+    seen = scene.read()
+    assert seen["calculet_queue_depth kind=short"] == 1
+    assert seen["calculet_queue_oldest_seconds kind=short"] == pytest.approx(3.0)
+    assert seen["calculet_queue_depth kind=decode"] == 0
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type", "parse"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8", plain_text),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4; charset=utf-8", plain_text),
+        (
+            "application/openmetrics-text; version=1.0.0",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            open_metrics,
+        ),
+    ],
+)
+def test_the_page_is_in_the_format_that_was_asked_for(accept, content_type, parse):
+    scene = Scene()
+    scene.come(1)
+    page, declared = scene.metrics.expose(accept)
+    assert declared.startswith(content_type)
+    families = list(parse(page.decode()))
+    assert len({family.name for family in families}) == len(families)
+    assert page.endswith(b"# EOF\n") == (parse is open_metrics)
+
+
+def test_labels_come_from_closed_sets():
+    scene = Scene()
+    for request in range(50):
+        scene.come(request)
+    scene.end_all()
+    assert not any(key in name for name in scene.read() for key in (" request=", " job=", " lane="))
+    assert scene.metrics._lives == {}
+    assert scene.metrics._jobs == {}
+    assert scene.metrics._releases == {}
