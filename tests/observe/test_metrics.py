@@ -33,6 +33,7 @@ class Scene:
         self.now = 0.0
         self.job = None
         self.sequences = 0
+        self.tokens = 2
         for step in (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM):
             self.tell(ev.GenerationAdvanced(1, "m", step))
         self.tell(ev.GenerationAdvanced(1, "m", GenerationEvent.PUBLISH, SHAPE))
@@ -43,7 +44,7 @@ class Scene:
             self.metrics.saw(effect, self.now)
             match effect:
                 case ef.Place(request):
-                    self.tell(ev.Offered(request, (1, 2, 3), 2))
+                    self.tell(ev.Offered(request, (1, 2, 3), self.tokens))
                 case ef.AllocateSequence(generation, lane, request):
                     self.sequences += 1
                     self.tell(ev.SequenceAllocated(generation, lane, request, self.sequences))
@@ -100,6 +101,7 @@ def test_a_requests_life_is_counted_once_in_every_series():
 
 def test_lanes_without_a_sequence_are_counted_as_waste():
     scene = Scene()
+    scene.tokens = 20
     for request in (1, 2, 3):
         scene.come(request)
     wasted = 0
