@@ -80,6 +80,8 @@ class PromptDesk:
                 for index, message in enumerate(prompt.messages):
                     self._check_bytes(str(message.get("content") or ""), f"messages[{index}].content")
                 tokens = await self._off_loop(lambda: self.tokenizer.encode_prompt(self._render(prompt)))
+        if not tokens and self.tokenizer.special.bos is not None:
+            return (self.tokenizer.special.bos,)
         if not tokens:
             raise InvalidRequest("the prompt is empty, and this model has no token to begin from", param="prompt")
         return tokens
