@@ -230,6 +230,7 @@ def test_without_the_host_extra_it_says_what_to_install(gguf: Path) -> None:
 
 
 WAITING_BUILD = """
+import signal
 import sys
 from calculet_trio.cli import package
 from calculet_trio.cli.main import run
@@ -240,6 +241,7 @@ def wait(gguf, destination, **options):
     sys.stdin.read()
 
 package.make_package = wait
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 sys.exit(run(["package", "pull", sys.argv[1]]))
 """
 
