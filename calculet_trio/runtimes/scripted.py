@@ -87,6 +87,7 @@ class ScriptedRuntime:
         return DeviceInfo("scripted", "scripted runtime", tuple(EngineId), {"script": "calculet-script/v1"})
 
     def configure(self, generation: GenerationId, package: Path) -> None:
+        self.gates.count(configuring=1)
         self.gates.sleep(self.script.load_s, self.script.load_s)
         self._ledgers[generation] = LaneLedger(self.script.shape)
 

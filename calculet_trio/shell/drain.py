@@ -26,14 +26,34 @@ from calculet_trio.shell.blocking import BlockingRunner
 T = TypeVar("T")
 
 
+class Bound:
+    """The moment at which a call is taken for stuck; it may be brought forward while the call runs.
+
+    Args:
+        bound_s: seconds from now.
+    """
+
+    def __init__(self, bound_s: float) -> None:
+        self._scope = trio.CancelScope(shield=True, deadline=trio.current_time() + bound_s)
+
+    def hurry(self, deadline_s: float) -> None:
+        """Wait no longer than until ``deadline_s``, monotonic."""
+        self._scope.deadline = min(self._scope.deadline, deadline_s)
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """The one shield; for `see_through`."""
+        return self._scope
+
+
 async def see_through(
-    call: Callable[[], T], *, bound_s: float, runner: BlockingRunner, limiter: trio.CapacityLimiter
+    call: Callable[[], T], *, bound: Bound, runner: BlockingRunner, limiter: trio.CapacityLimiter
 ) -> T | Unknown:
     """Stay with one device call until it has ended, whatever is cancelled meanwhile.
 
     Args:
         call: blocks.
-        bound_s: after which the call is taken for stuck and left behind. What its thread may still do is part
+        bound: after which the call is taken for stuck and left behind. What its thread may still do is part
             of what nobody knows.
         runner: how blocking calls run.
         limiter: of one, and free: nobody may have to wait for it inside the shield.
@@ -44,7 +64,7 @@ async def see_through(
     **Cancellation**: drains. It wins at the first checkpoint, or not until the call has ended.
     """
     await trio.lowlevel.checkpoint()
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + bound_s):
+    with bound.scope:
         return await runner.run(call, limiter)
     return Unknown(FaultReason.TIMEOUT)
 
@@ -81,7 +101,7 @@ async def submit_and_drain(
     is_over = threading.Event()
     outcome = await see_through(
         lambda: _submit_and_wait(runtime, engine, job, timeout_s, read_out, is_over),
-        bound_s=timeout_s + overrun_s,
+        bound=Bound(timeout_s + overrun_s),
         runner=runner,
         limiter=limiter,
     )

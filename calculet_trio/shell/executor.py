@@ -23,7 +23,7 @@ from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import Allocated, Finished, NotAllocated, NotSubmitted, Runtime, Unknown
 from calculet_trio.shell.blocking import BlockingRunner
-from calculet_trio.shell.drain import see_through, submit_and_drain
+from calculet_trio.shell.drain import Bound, see_through, submit_and_drain
 
 T = TypeVar("T")
 
@@ -93,6 +93,7 @@ class DeviceExecutor:
         self._jobs = {engine: trio.open_memory_channel[Job](1) for engine in engines}
         self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence](_LANES_AT_MOST)
         self._control_limiter = trio.CapacityLimiter(1)
+        self._load_bound: Bound | None = None
         self._control_turn = trio.Lock()  # waited for outside the shield, so that the limiter is free inside it
         self._bounds_s: dict[str, float] = {}
 
@@ -127,13 +128,14 @@ class DeviceExecutor:
         """One blocking call to the device beside its jobs (load phases, memory, status).
 
         Raises:
-            calculet_trio.errors.DeviceLost: it did not return within `LOAD_CALL_S`.
+            calculet_trio.errors.DeviceLost: it did not return within `LOAD_CALL_S`, or in time for the process to end.
 
         **Cancellation**: drains.
         """
-        answer = await self._control_call(call, bound_s=LOAD_CALL_S)
+        bound = self._load_bound = Bound(LOAD_CALL_S)
+        answer = await self._control_call(call, bound, bound_s=LOAD_CALL_S)
         if isinstance(answer, Unknown):
-            raise DeviceLost(f"a call to the device did not return within {LOAD_CALL_S:g} s")
+            raise DeviceLost("a call to the device did not return in time")
         return answer
 
     async def _run_engine(self, engine: EngineId) -> None:
@@ -163,14 +165,19 @@ class DeviceExecutor:
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:
-            answer = await self._control_call(partial(self._kv_call, effect), bound_s=_KV_CALL_S)
+            answer = await self._control_call(partial(self._kv_call, effect), Bound(_KV_CALL_S), bound_s=_KV_CALL_S)
             if not isinstance(answer, Unknown):  # else its lane stays as it is: nobody knows what it holds
                 self._post(answer)
 
-    async def _control_call(self, call: Callable[[], T], *, bound_s: float) -> T | Unknown:
+    def hurry(self, deadline_s: float) -> None:
+        """The process is to end: a load's call is waited for until then, and no longer."""
+        if self._load_bound is not None:
+            self._load_bound.hurry(deadline_s)
+
+    async def _control_call(self, call: Callable[[], T], bound: Bound, *, bound_s: float) -> T | Unknown:
         async with self._control_turn:
             with self._bounded("device call", bound_s):
-                answer = await see_through(call, bound_s=bound_s, runner=self._runner, limiter=self._control_limiter)
+                answer = await see_through(call, bound=bound, runner=self._runner, limiter=self._control_limiter)
         if isinstance(answer, Unknown):
             self._on_stuck(answer.reason)
         return answer

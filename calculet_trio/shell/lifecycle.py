@@ -257,6 +257,7 @@ class _House:
         deadline_s = trio.current_time() + within_s
         self._patience.deadline = min(self._patience.deadline, deadline_s)
         self._loop.post(DrainBegan(deadline_s))
+        self._executor.hurry(deadline_s)
         self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
 

@@ -41,7 +41,7 @@ async def loading(load_s: float) -> AsyncIterator[Served]:
             yield served
         finally:
             await served.hang_up()
-            assert daemon.stop() == 0
+            assert daemon.stop() in {0, 75}  # 75: a load that had begun and did not end in time
 
 
 async def everything(served: Served) -> dict[str, Answer]:

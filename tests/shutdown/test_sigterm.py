@@ -220,10 +220,14 @@ async def test_a_job_that_never_returns_is_left_behind(beside_a_stalled_reader: 
             assert b'"error"' in waits.raw
 
 
-async def test_while_the_model_loads() -> None:
+@pytest.mark.parametrize(("load_s", "code"), [(1.0, 0), (3600.0, 75)], ids=["ends", "does not end"])
+async def test_while_the_model_loads(load_s: float, code: int) -> None:
+    """A device call is never cut in the middle, and a process never waits for one that does not end."""
     port = free_port()
-    with running({**SCRIPT, "load_s": 3600.0}, port=port, awaits_ready=False) as daemon:
+    script = {**SCRIPT, "load_s": load_s}
+    with running(script, port=port, arguments=("--drain", "3"), awaits_ready=False) as daemon:
         with trio.fail_after(WAIT_S):
             await (await connected(port)).aclose()
-        async with exiting(daemon):
+            await trio.to_thread.run_sync(lambda: daemon.control(wait_for={"configuring": 1}, timeout_s=WAIT_S))
+        async with exiting(daemon, code):
             pass
