@@ -168,7 +168,7 @@ def test_the_control_socket_releases_counts_and_waits(tmp_path):
             lines.flush()
             return json.loads(lines.readline())
 
-        assert say('{"state": true}') == {"ok": True, "allocated": 1, "resident": 1}
+        assert say('{"state": true}') == {"ok": True, "configuring": 1, "allocated": 1, "resident": 1}
         assert say('{"release": "g", "count": 2}')["ok"]
         assert runtime.gates.pass_through("g", 0)
         assert say('{"wait_for": {"allocated": 1}, "timeout_s": 1}')["ok"]
