@@ -72,6 +72,8 @@ async def test_a_byte_order_mark_is_accepted(server: Server) -> None:
 
 def test_every_row_is_named_by_a_test() -> None:
     rows = set(re.findall(r"^\| (B\d+|n|retry) \|", CHOICES.read_text(encoding="utf-8"), re.MULTILINE))
-    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    here = Path(__file__).parent
+    files = (*here.glob("test_*.py"), *(here.parent / "reports").glob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"CHOICES\.md: (\w+)", tests)) | {row for row, *_ in CHAT_ROWS}
     assert rows == named

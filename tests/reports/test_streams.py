@@ -30,6 +30,7 @@ async def test_b39_a_fault_after_three_tokens_is_an_event_and_an_orderly_end(ser
 
 
 async def test_b41_a_stream_whose_deadline_passes_in_the_queue_is_refused(one_lane: Served) -> None:
+    """CHOICES.md: B41."""
     running = await one_lane.begin("held", stream=True)
     await one_lane.wait_for(waiting=1)
     answer = await one_lane.chat("hi", "x-request-deadline-ms: 100", stream=True)
