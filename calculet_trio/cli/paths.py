@@ -38,6 +38,11 @@ def configuration() -> Path:
     return _base("XDG_CONFIG_HOME", ".config") / "service.yaml"
 
 
+def keys() -> Path:
+    """This machine's signing key, and by custom the public keys that the configuration names."""
+    return _base("XDG_CONFIG_HOME", ".config") / "keys"
+
+
 def admin_socket() -> Path:
     """Where operators' commands reach the daemon; beside the state, where the session has no runtime directory."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")

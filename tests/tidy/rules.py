@@ -192,6 +192,7 @@ OWNERS = {
     "hypercorn": f"{PACKAGE}/api/",
     "click": f"{PACKAGE}/cli/",
     "rich": f"{PACKAGE}/cli/",
+    "cryptography": f"{PACKAGE}/packages/signing",
     "onnxruntime": f"{PACKAGE}/runtimes/host",
     "tokenizers": f"{PACKAGE}/text/",
     "jinja2": f"{PACKAGE}/text/",
