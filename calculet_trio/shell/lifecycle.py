@@ -41,6 +41,7 @@ from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
+from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loop import CoreLoop
 from calculet_trio.shell.model_manager import ModelManager, ModelSource
@@ -88,6 +89,7 @@ class Daemon:
         policy: the core's numbers.
         metrics: told of events, effects and jobs.
         serve_http: the surface.
+        history: faults and resets across restarts; by default those of this process alone.
         reload_tenants: reads tenants' weights and limits anew; blocks; raises
             `calculet_trio.errors.ConfigurationRefused` if they are not valid. None where there is nothing to read.
         on_ready: called once, with the bound port, when a chat request would be answered.
@@ -102,6 +104,7 @@ class Daemon:
     policy: Policy
     metrics: Observer
     serve_http: HttpServer
+    history: FaultHistory = attrs.field(factory=FaultHistory)
     reload_tenants: Callable[[], Mapping[str, TenantPolicy]] | None = None
     on_ready: Callable[[int], None] = lambda _port: None
     drain_s: float = 30.0
