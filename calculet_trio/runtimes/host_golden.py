@@ -2,7 +2,8 @@
 
 A package that was just built has no golden: ``record_golden(directory)`` runs it, writes the recording and
 enters it in the manifest. A replay goes through every profile the package offers, several sequences in one
-batch, so that a lane that reads another's KV is found before anybody is served.
+batch, so that a lane that reads another's KV is found before anybody is served. The smallest profile repeats
+the whole recording; the others its first steps, one after the other, since every start waits for this.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from calculet_trio.packages import golden
 from calculet_trio.packages.golden import Deviation, GoldenSequence
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes.host_model import HostModel, LaneStep
 from calculet_trio.runtimes.port import GoldenResult
+
+STEPS_OF_LARGER_PROFILES: Final = 2
+"""Two: the second reads the KV that the first has written."""
 
 
 def record_golden(directory: Path) -> Manifest:
@@ -67,9 +72,13 @@ def _deviations(model: HostModel, sequences: tuple[GoldenSequence, ...], gap: fl
     for lane, sequence in enumerate(sequences):
         row = model.prefill(lane, sequence.prompt, position=0)[0]
         yield golden.deviation(sequence.steps[0], row, decisive_gap=gap)
-    for profile in model.manifest.shape().decode:
+    smallest, *_ = profiles = model.manifest.shape().decode
+    for profile in profiles:
         active = sequences[: profile.compiled_batch]
-        for done in range(1, max(len(sequence.steps) for sequence in active)):
+        decoded = max(len(sequence.steps) for sequence in active) - 1
+        if profile is not smallest:
+            decoded = min(decoded, STEPS_OF_LARGER_PROFILES)
+        for done in range(1, decoded + 1):
             lanes = [index for index, sequence in enumerate(active) if done < len(sequence.steps)]
             fed = [
                 LaneStep(index, active[index].steps[done - 1][0].token, len(active[index].prompt) + done - 1)
