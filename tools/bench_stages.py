@@ -22,7 +22,7 @@ from sse_client import request, stream
 
 from calculet_trio.cli.wiring import wire
 from calculet_trio.core.effects import Admit, AllocateSequence, Deliver, Effect, Finish, Place, SubmitJob
-from calculet_trio.core.jobs import Job
+from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.observe.logging import configure_logging
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.settings.configuration import load
@@ -77,10 +77,10 @@ class Moments(ServiceMetrics):
                 print(json.dumps(self._passed_s), flush=True)
                 self._passed_s.clear()
 
-    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
+    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         """In the engine's thread."""
         self.note("computed")
-        super().job_finished(job, device_s, taken_s)
+        super().job_finished(job, finished, taken_s)
 
 
 class NotingService:

@@ -37,7 +37,7 @@ from calculet_trio.core.events import (
     SequenceRefused,
     SequenceReleased,
 )
-from calculet_trio.core.jobs import DecodeJob, Job
+from calculet_trio.core.jobs import DecodeJob, Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId
 from calculet_trio.observe.metrics_gauges import Gauges
@@ -98,8 +98,13 @@ class ServiceMetrics:
             "calculet_jobs", "Jobs, by engine, phase and how they ended.", "engine", "phase", "outcome"
         )
         self._infer_ms = self._histogram("calrt_infer_ms", "Device time of a job.", _MS, "phase")
+        self._h2d_ms = self._histogram("calrt_h2d_ms", "Copying a job's inputs to the device.", _MS, "phase")
+        self._d2h_ms = self._histogram("calrt_d2h_ms", "Copying a job's outputs back.", _MS, "phase")
         self._framework_ms = self._histogram(
-            "calrt_framework_ms", "Time from a job's submission to its outcome, less device time.", _MS, "phase"
+            "calrt_framework_ms",
+            "Time from a job's submission to its outcome, less device time and copies.",
+            _MS,
+            "phase",
         )
         self._active_lanes = self._histogram(
             "calculet_batch_active_lanes", "Active lanes of decode jobs.", (1, 2, 4, 8, 16, 32), "compiled_batch"
@@ -168,11 +173,15 @@ class ServiceMetrics:
             case Finish() | Refuse() | Fail() | Drop():
                 self._ended(effect, now)
 
-    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
-        """A job's time on the device, and from its submission to its outcome. Called in an engine's thread."""
-        if device_s is not None:
-            self._infer_ms.labels(job.phase).observe(device_s * 1e3)
-            self._framework_ms.labels(job.phase).observe(max(0.0, taken_s - device_s) * 1e3)
+    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
+        """A job's times on the device, and from its submission to its outcome. Called in an engine's thread."""
+        told = ((self._infer_ms, finished.device_s), (self._h2d_ms, finished.h2d_s), (self._d2h_ms, finished.d2h_s))
+        for series, spent_s in told:
+            if spent_s is not None:
+                series.labels(job.phase).observe(spent_s * 1e3)
+        if finished.device_s is not None:
+            rest_s = taken_s - sum(spent_s or 0.0 for _, spent_s in told)
+            self._framework_ms.labels(job.phase).observe(max(0.0, rest_s) * 1e3)
 
     # ---- inside ---------------------------------------------------------------------------------
 

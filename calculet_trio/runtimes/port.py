@@ -141,7 +141,8 @@ class Finished:
             inactive lanes are unspecified.
             Valid until the same engine's next ``submit``. None if the output failed.
         failed: why the output must not be used, or None. With it, nothing may be committed.
-        device_s: time the device itself spent; None where the runtime cannot tell.
+        device_s: time the device itself spent computing; None where the runtime cannot tell.
+        h2d_s, d2h_s: copying inputs to the device and outputs back, beside it; None where that is not told apart.
         lost_lanes: lanes whose KV is unknown while the others' is whole; only where the package declares
             ``lane_fault_isolation`` does that help the others.
     """
@@ -149,6 +150,8 @@ class Finished:
     logits: Logits | None
     failed: FaultReason | None = None
     device_s: float | None = None
+    h2d_s: float | None = None
+    d2h_s: float | None = None
     lost_lanes: frozenset[LaneId] = frozenset()
 
 

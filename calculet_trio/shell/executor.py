@@ -66,7 +66,7 @@ class DeviceExecutor:
         post: tells the core.
         runner: how blocking calls run.
         timeout: the bound of a job.
-        on_timing: told of each finished job: its seconds on the device, and from submission to outcome.
+        on_timing: told of each finished job: how it finished, and its seconds from submission to outcome.
         on_stuck: told when a call beside the jobs did not return: the device is lost.
     """
 
@@ -79,7 +79,7 @@ class DeviceExecutor:
         post: Callable[[Event], None],
         runner: BlockingRunner,
         timeout: JobTimeout,
-        on_timing: Callable[[Job, float | None, float], None],
+        on_timing: Callable[[Job, Finished, float], None],
         on_stuck: Callable[[FaultReason], None],
     ) -> None:
         self._runtime = runtime
@@ -160,7 +160,7 @@ class DeviceExecutor:
         if finished.failed is not None:
             return ev.JobFailed(job.job, job.generation, finished.failed)
         results = self._settle(job, finished)
-        self._on_timing(job, finished.device_s, taken_s)
+        self._on_timing(job, finished, taken_s)
         return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes)
 
     async def _run_control(self) -> None:

@@ -32,7 +32,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
-from calculet_trio.core.jobs import Job
+from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.snapshot import CoreSnapshot
@@ -75,7 +75,7 @@ class Observer(Protocol):
     def saw(self, effect: Effect, now: float) -> None:
         """The core decided this."""
 
-    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
+    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         """A job's times; called in an engine's thread."""
 
 

@@ -11,7 +11,7 @@ import attrs
 
 from calculet_trio.core.effects import Effect, SubmitJob
 from calculet_trio.core.events import Event, JobFailed, JobFinished, JobNotSubmitted, JobUnknown
-from calculet_trio.core.jobs import Job
+from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.shell.lifecycle import Observer
 from calculet_trio.shell.service import Timings
@@ -134,5 +134,5 @@ class _Both:
         if isinstance(effect, SubmitJob):
             self._record.job_began(effect, now)
 
-    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
-        self._other.job_finished(job, device_s, taken_s)
+    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
+        self._other.job_finished(job, finished, taken_s)

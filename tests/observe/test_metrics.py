@@ -13,6 +13,7 @@ from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.runtimes.port import Finished
 
 SHAPE = ModelShape(
     prefill=PrefillProfile("prefill", 64),
@@ -60,7 +61,8 @@ class Scene:
     def end_job(self, taken_s=0.1):
         job, self.job = self.job, None
         self.now += taken_s
-        self.metrics.job_finished(job, taken_s * 0.9, taken_s)
+        finished = Finished(None, device_s=taken_s * 0.9, h2d_s=taken_s * 0.02, d2h_s=taken_s * 0.03)
+        self.metrics.job_finished(job, finished, taken_s)
         self.tell(ev.JobFinished(job.job, 1, tuple(ev.LaneResult(w.lane, w.request, 7) for w in job.lanes)))
 
     def end_all(self):
@@ -94,7 +96,9 @@ def test_a_requests_life_is_counted_once_in_every_series():
     assert seen["calculet_jobs_total engine=ping outcome=finished phase=prefill"] == 1
     assert seen["calculet_jobs_total engine=ping outcome=finished phase=decode"] == 1
     assert seen["calrt_infer_ms_sum phase=decode"] == pytest.approx(90)
-    assert seen["calrt_framework_ms_sum phase=decode"] == pytest.approx(10)
+    assert seen["calrt_h2d_ms_sum phase=decode"] == pytest.approx(2)
+    assert seen["calrt_d2h_ms_sum phase=decode"] == pytest.approx(3)
+    assert seen["calrt_framework_ms_sum phase=decode"] == pytest.approx(5)
     assert seen["calculet_kv_free_seconds_sum"] == pytest.approx(0.25)
     assert seen["vllm:num_requests_running"] == seen["calrt_kv_used_batches"] == 0
 

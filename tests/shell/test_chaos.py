@@ -89,7 +89,7 @@ class Books:
                 self.is_open[request] = False
                 self.endings[type(effect).__name__] += 1
 
-    def job_finished(self, job, device_s, taken_s):
+    def job_finished(self, job, finished, taken_s):
         """Called in an engine's thread: nothing is written here."""
 
 

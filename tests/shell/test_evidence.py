@@ -47,7 +47,7 @@ class Submitted:
         if isinstance(effect, SubmitJob) and isinstance(effect.job, PrefillJob):
             self.prefills.append(effect.job)
 
-    def job_finished(self, job, device_s, taken_s):
+    def job_finished(self, job, finished, taken_s):
         """Times play no part."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
-from calculet_trio.core.jobs import Job
+from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.sim.checkers.violation import require
 from calculet_trio.sim.determinism import Trace
@@ -60,7 +60,7 @@ class Watch:
         assert self._snapshot is not None, "a daemon shows its counts before it begins"
         return self._snapshot()
 
-    def job_finished(self, job: Job, device_s: float | None, taken_s: float) -> None:
+    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         """See `calculet_trio.shell.lifecycle.Observer`."""
 
     def heard(self, event: ev.Event, now: float) -> None:
