@@ -46,6 +46,8 @@ WEIGHTS_FILE: Final = "weights.bin"
 VOCABULARY_FILE: Final = "vocabulary.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 PREFILL: Final = "prefill"
+LANE_MASK: Final = "count"
+"""How many tokens a lane appends; none: the lane is idle, and nothing is written."""
 BYTES_PER_ELEMENT: Final = {WeightForm.FP32: 4.0, WeightForm.Q8Z: 1.2, WeightForm.Q4X: 0.9}
 """Values with their scales and zero points; a bound for the free-disk check, not a promise."""
 HEADROOM_BYTES: Final = 64 * 1024 * 1024
@@ -186,12 +188,16 @@ def _decode(batch: int) -> str:
 
 def _profile(batch: int, max_seq: int) -> Profile:
     return Profile(
-        submodel=_decode(batch), compiled_batch=batch, max_seq=max_seq, inactive_lane=InactiveLanePolicy.VALID_MASK
+        submodel=_decode(batch),
+        compiled_batch=batch,
+        max_seq=max_seq,
+        inactive_lane=InactiveLanePolicy.VALID_MASK,
+        mask=LANE_MASK,
     )
 
 
 def _submodel(name: str, numbers: Architecture, *, batch: int, max_seq: int, tokens: int | str) -> Submodel:
-    """One use of the shared graph; ``count`` is its lane mask."""
+    """One use of the shared graph."""
     kv_shape = (batch, numbers.kv_heads, max_seq, numbers.head_dim)
     kv_layout = "lane kv_head position head_dim"
     parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
@@ -204,7 +210,7 @@ def _submodel(name: str, numbers: Architecture, *, batch: int, max_seq: int, tok
         inputs=(
             Tensor(name="ids", dtype="i64", shape=(batch, tokens), layout="lane token"),
             Tensor(name="last", dtype="i32", shape=(batch,), layout="lane"),
-            Tensor(name="count", dtype="i32", shape=(batch,), layout="lane"),
+            Tensor(name=LANE_MASK, dtype="i32", shape=(batch,), layout="lane"),
             Tensor(name="rows", dtype="i64", shape=("rows",), layout="row"),
             *past,
         ),

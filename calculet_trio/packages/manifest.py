@@ -27,6 +27,7 @@ from calculet_trio.packages.manifest_parts import (
     FileRecord,
     Golden,
     Kv,
+    Memory,
     Name,
     Profile,
     Roles,
@@ -50,7 +51,8 @@ class Manifest:
     Args:
         target: the kind of device that the graphs are for, as `DeviceInfo.kind` says it (``cpu``, ``calculet``).
         golden: None until it has been recorded; a package without it must not be served.
-        files: every other file of the package, by its path with ``/``.
+        files: every other file of the package, by its path with ``/``; its signature is no part of it.
+        memory: what the model takes of a device; None for the CPU, where files and KV say it.
     """
 
     schema: str
@@ -70,6 +72,7 @@ class Manifest:
     co_residency: CoResidency
     golden: Golden | None
     files: dict[FilePath, FileRecord]
+    memory: Memory | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:

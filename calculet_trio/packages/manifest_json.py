@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sized
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
@@ -47,6 +48,17 @@ class Pattern:
 
     def refusal(self, value: str) -> str | None:
         return None if re.fullmatch(self.regex, value) else self.words
+
+
+@attrs.frozen
+class Entries:
+    """``Annotated[tuple[T, ...], Entries(least, most)]``: so many entries, both bounds themselves allowed."""
+
+    least: int
+    most: int
+
+    def refusal(self, value: Sized) -> str | None:
+        return None if self.least <= len(value) <= self.most else f"{self.least} to {self.most} entries"
 
 
 class _WrongValue(ValueError):

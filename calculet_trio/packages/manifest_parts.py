@@ -11,7 +11,7 @@ from typing import Annotated
 import attrs
 
 from calculet_trio.core.profiles import InactiveLanePolicy
-from calculet_trio.packages.manifest_json import Pattern, Range
+from calculet_trio.packages.manifest_json import Entries, Pattern, Range
 
 # Bounds far beyond any model, so that a damaged number cannot ask for absurd work.
 Count = Annotated[int, Range(1, 2**24)]
@@ -55,6 +55,16 @@ class FailureIsolation(Enum):
 
     BATCH = "batch"
     LANE = "lane"
+
+
+class MemoryBasis(Enum):
+    """What the figures of `Memory` rest on."""
+
+    MEASURED = "measured"
+    DECLARED = "declared"
+    """The compiler says so."""
+    INFERRED = "inferred"
+    """From the outside: what was missing on a device that held the model."""
 
 
 class CoResidency(Enum):
@@ -151,12 +161,17 @@ class Roles:
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """One decode batch that the package offers; see `calculet_trio.core.profiles.BatchProfile`."""
+    """One decode batch that the package offers; see `calculet_trio.core.profiles.BatchProfile`.
+
+    Args:
+        mask: the submodel's input or register that says which lanes count; None where ``inactive_lane`` is none.
+    """
 
     submodel: str
     compiled_batch: Batch
     max_seq: Count
     inactive_lane: InactiveLanePolicy
+    mask: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -174,6 +189,28 @@ class Kv:
     lanes: Batch
     max_seq: Count
     bytes_per_token: Size
+
+
+@attrs.frozen(kw_only=True)
+class ChipMemory:
+    """What the model takes of one chip's memory, its KV lanes at their full length.
+
+    Args:
+        reserved_bytes: what is gone beside the other three, whatever it is for.
+    """
+
+    parameters_bytes: Size
+    kv_bytes: Size
+    buffers_bytes: Size
+    reserved_bytes: Size
+
+
+@attrs.frozen(kw_only=True)
+class Memory:
+    """What the model takes of a device's memory, chip by chip."""
+
+    chips: Annotated[tuple[ChipMemory, ...], Entries(1, 16)]
+    basis: MemoryBasis
 
 
 @attrs.frozen(kw_only=True)

@@ -19,6 +19,7 @@ from calculet_trio.packages.build import build_package
 from calculet_trio.packages.build_options import BuildOptions, Progress
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.manifest_parts import WeightForm
+from calculet_trio.packages.static_validation import validate
 from calculet_trio.runtimes.host_golden import record_golden
 from tests.models import TEMPLATE, TinyModel, vocabulary
 
@@ -54,6 +55,7 @@ def test_a_package_says_what_it_is(gguf: Path, tmp_path: Path) -> None:
     by_name = {tensor.name: tensor for tensor in manifest.submodel("decode_b4").inputs}
     assert (by_name["ids"].dtype, by_name["ids"].shape) == ("i64", (4, 1))
     assert by_name["past_k.1"].shape == (4, 2, 48, 32)
+    assert validate(manifest).problems == ()
 
 
 def test_every_file_is_listed_with_its_hash_and_size(gguf: Path, tmp_path: Path) -> None:

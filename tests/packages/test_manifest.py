@@ -39,6 +39,7 @@ def example() -> Manifest:
     """A manifest with something in every key."""
     ids = Tensor(name="ids", dtype="i64", shape=(1, "tokens"), layout="sequence token")
     logits = Tensor(name="logits", dtype="f32", shape=(1, 300), layout="sequence vocabulary")
+    count = Tensor(name="count", dtype="i32", shape=(4,), layout="lane")
     csr = Csr(name="past_kv_cur_seq_len", entries=1, meaning="committed tokens of the sequence")
     return Manifest(
         schema=SCHEMA,
@@ -64,10 +65,16 @@ def example() -> Manifest:
         submodels=(
             Submodel(name="prefill", graph="model.onnx", batch=1, inputs=(ids,), outputs=(logits,), csrs=(csr,)),
             Submodel(name="decode_b1", graph="model.onnx", batch=1, inputs=(ids,), outputs=(logits,)),
-            Submodel(name="decode_b4", graph="model.onnx", batch=4, inputs=(ids,), outputs=(logits,)),
+            Submodel(name="decode_b4", graph="model.onnx", batch=4, inputs=(ids, count), outputs=(logits,)),
         ),
         profiles=(
-            Profile(submodel="decode_b4", compiled_batch=4, max_seq=32, inactive_lane=InactiveLanePolicy.VALID_MASK),
+            Profile(
+                submodel="decode_b4",
+                compiled_batch=4,
+                max_seq=32,
+                inactive_lane=InactiveLanePolicy.VALID_MASK,
+                mask="count",
+            ),
             Profile(submodel="decode_b1", compiled_batch=1, max_seq=64, inactive_lane=InactiveLanePolicy.NONE),
         ),
         kv=Kv(
