@@ -35,6 +35,9 @@ class FaultReason(Enum):
     PCIE_ERROR = "pcie_error"
     UNKNOWN_DMA = "unknown_dma"
     OUTPUT_ERROR = "output_error"
+    WRONG_COMPLETION = "wrong_completion"
+    STATUS_ANOMALY = "status_anomaly"
+    COUNTER_ANOMALY = "counter_anomaly"
     BAD_LOGITS = "bad_logits"
     RUNTIME_ERROR = "runtime_error"
     NO_CAPACITY = "no_capacity"
@@ -142,12 +145,14 @@ class JobFinished:
     Args:
         results: one per lane of a job whose logits were wanted.
         lost: lanes whose KV is unknown; means the whole job's unless the package declares isolation.
+        anomaly: what about the engine did not agree with a whole output, or None.
     """
 
     job: JobId
     generation: GenerationId
     results: tuple[LaneResult, ...]
     lost: frozenset[LaneId] = frozenset()
+    anomaly: FaultReason | None = None
 
 
 @attrs.frozen

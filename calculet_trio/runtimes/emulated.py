@@ -224,7 +224,7 @@ class EmulatedRuntime:
             if self._running.pop(engine, None) != running:  # the configuration was reset in the middle
                 return Unknown(FaultReason.RUNTIME_ERROR)
             self._ledger.settle(job, committed=True)
-            return Finished(self._run(engine, job), device_s=end_s - begin_s)
+            return Finished(self._run(engine, job), device_s=end_s - begin_s, ticket=ticket)
 
     def memory(self) -> MemoryUse:
         model = self.model

@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 
 from calculet_trio.core.events import FaultReason
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.jobs import EngineId, Job
-from calculet_trio.core.transition import Symbol
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.runtimes.pace import Pace
 from calculet_trio.runtimes.port import (
@@ -35,65 +35,44 @@ from calculet_trio.runtimes.port import (
     Unknown,
 )
 
+SUBMIT: Final = (FaultKind.DEVICE_BUSY,)
+ALLOCATE: Final = (FaultKind.NO_CAPACITY,)
+RELEASE: Final = (FaultKind.UNCONFIRMED,)
+STATUS: Final = (FaultKind.BAD_STATUS,)
+GOLDEN: Final = (FaultKind.GOLDEN_MISMATCH,)
+RESET: Final = (FaultKind.RESET_FAILED,)
+WAIT: Final = tuple(kind for kind in FaultKind if kind not in (*SUBMIT, *ALLOCATE, *RELEASE, *STATUS, *GOLDEN, *RESET))
+"""The kinds that each call may have."""
 
-class Fault(Symbol):
-    """What may go wrong, by the call in which it does."""
-
-    # submit
-    DEVICE_BUSY = "device_busy"
-    """Not taken; a later try may be."""
-    # wait
-    SLOW = "slow"
-    """The outcome is right and comes late, within its bound."""
-    OUTPUT_ERROR = "output_error"
-    """The device is done, its output is unusable."""
-    TIMEOUT = "timeout"
-    """The wait ends by its timeout."""
-    STUCK = "stuck"
-    """The wait does not return, whatever its timeout."""
-    CCU_FAULT = "ccu_fault"
-    PCIE_ERROR = "pcie_error"
-    UNKNOWN_DMA = "unknown_dma"
-    DEVICE_LOST = "device_lost"
-    """The wait ends at once without an answer; with the last one, every later call fails."""
-    CROSS_TALK = "cross_talk"
-    """Two lanes get each other's logits: nothing in the service can see that, only a checker can."""
-    LOSE_LANE = "lose_lane"
-    """One lane's KV is lost, the others' is whole."""
-    # allocate, release, status
-    NO_CAPACITY = "no_capacity"
-    """An allocation is refused; a later try may not be."""
-    UNCONFIRMED = "unconfirmed"
-    """A release is not confirmed."""
-    BAD_STATUS = "bad_status"
-    """Status and counters disagree."""
-
-
-SUBMIT: Final = (Fault.DEVICE_BUSY,)
-ALLOCATE: Final = (Fault.NO_CAPACITY,)
-RELEASE: Final = (Fault.UNCONFIRMED,)
-STATUS: Final = (Fault.BAD_STATUS,)
-WAIT: Final = tuple(fault for fault in Fault if fault not in (*SUBMIT, *ALLOCATE, *RELEASE, *STATUS))
-
-MIXED: Final[Mapping[Fault, float]] = {
-    Fault.DEVICE_BUSY: 0.01,
-    Fault.SLOW: 0.01,
-    Fault.OUTPUT_ERROR: 0.003,
-    Fault.NO_CAPACITY: 0.05,
+MIXED: Final[Mapping[FaultKind, float]] = {
+    FaultKind.DEVICE_BUSY: 0.01,
+    FaultKind.SLOW: 0.01,
+    FaultKind.OUTPUT_ERROR: 0.0001,  # a reply is hundreds of jobs: about one in fifty is lost by it
+    FaultKind.STATUS_ANOMALY: 0.0002,
+    FaultKind.COUNTER_ANOMALY: 0.0002,
+    FaultKind.NO_CAPACITY: 0.05,
 }
 """Rates per call: what a board in use does, and the service survives without losing the device."""
 
-HARSH: Final[Mapping[Fault, float]] = {
+HARSH: Final[Mapping[FaultKind, float]] = {
     **MIXED,
-    Fault.DEVICE_BUSY: 0.05,
-    Fault.NO_CAPACITY: 0.2,
-    Fault.UNCONFIRMED: 0.002,
-    Fault.TIMEOUT: 0.0005,
-    Fault.CCU_FAULT: 0.0005,
-    Fault.PCIE_ERROR: 0.0002,
-    Fault.UNKNOWN_DMA: 0.0002,
-    Fault.DEVICE_LOST: 0.0002,
-    Fault.LOSE_LANE: 0.001,
+    FaultKind.DEVICE_BUSY: 0.05,
+    FaultKind.OUTPUT_ERROR: 0.003,
+    FaultKind.STATUS_ANOMALY: 0.001,
+    FaultKind.COUNTER_ANOMALY: 0.001,
+    FaultKind.NO_CAPACITY: 0.2,
+    FaultKind.UNCONFIRMED: 0.002,
+    FaultKind.LOSE_LANE: 0.001,
+    FaultKind.TIMEOUT: 0.0003,
+    FaultKind.CCU_FAULT: 0.0003,
+    FaultKind.SLOW_DRAIN: 0.0002,
+    FaultKind.WRONG_COMPLETION: 0.0002,
+    FaultKind.DUPLICATE_COMPLETION: 0.0002,
+    FaultKind.LATE_COMPLETION: 0.0002,
+    FaultKind.STUCK: 0.0001,
+    FaultKind.PCIE_ERROR: 0.0001,
+    FaultKind.UNKNOWN_DMA: 0.0001,
+    FaultKind.DEVICE_LOST: 0.0001,
 }
 """With losses of lanes and of the whole device."""
 
@@ -101,22 +80,24 @@ HARSH: Final[Mapping[Fault, float]] = {
 class FaultPlan(Protocol):
     """Decides when something goes wrong."""
 
-    def draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
+    def draw(self, kinds: tuple[FaultKind, ...]) -> FaultKind | None:
         """The fault of this call, of those that it may have."""
 
 
 class Rates:
     """Each kind of fault at its own rate per call, from a seed."""
 
-    def __init__(self, rates: Mapping[Fault, float], *, seed: int) -> None:
+    def __init__(self, rates: Mapping[FaultKind, float], *, seed: int) -> None:
         self._rates = rates
         self._rng = np.random.default_rng(seed)
-        self._likely: dict[tuple[Fault, ...], list[tuple[Fault, float]]] = {}
+        self._likely: dict[tuple[FaultKind, ...], list[tuple[FaultKind, float]]] = {}
 
-    def draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
+    def draw(self, kinds: tuple[FaultKind, ...]) -> FaultKind | None:
         likely = self._likely.get(kinds)
         if likely is None:  # once for each kind of call, since calls are many and most kinds have no rate
             likely = self._likely[kinds] = [(kind, self._rates[kind]) for kind in kinds if kind in self._rates]
+        if not likely:
+            return None
         point = self._rng.random()
         for kind, rate in likely:
             point -= rate
@@ -129,7 +110,7 @@ class Rates:
 class Planned:
     """The ``nth`` call (from 1) that may have it has this fault."""
 
-    fault: Fault
+    fault: FaultKind
     nth: int
 
 
@@ -138,21 +119,28 @@ class Plan:
 
     def __init__(self, planned: Iterable[Planned]) -> None:
         self._planned = {(each.fault, each.nth) for each in planned}
-        self._calls: Counter[Fault] = Counter()
+        self._calls: Counter[FaultKind] = Counter()
 
-    def draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
+    def draw(self, kinds: tuple[FaultKind, ...]) -> FaultKind | None:
         self._calls.update(kinds)
         return next((kind for kind in kinds if (kind, self._calls[kind]) in self._planned), None)
 
 
 _ENDS_WAIT: Final = {
-    Fault.CCU_FAULT: FaultReason.CCU_FAULT,
-    Fault.PCIE_ERROR: FaultReason.PCIE_ERROR,
-    Fault.UNKNOWN_DMA: FaultReason.UNKNOWN_DMA,
-    Fault.DEVICE_LOST: FaultReason.DEVICE_LOST,
+    FaultKind.CCU_FAULT: FaultReason.CCU_FAULT,
+    FaultKind.PCIE_ERROR: FaultReason.PCIE_ERROR,
+    FaultKind.UNKNOWN_DMA: FaultReason.UNKNOWN_DMA,
+    FaultKind.DEVICE_LOST: FaultReason.DEVICE_LOST,
+}
+_ANOMALIES: Final = {
+    FaultKind.STATUS_ANOMALY: FaultReason.STATUS_ANOMALY,
+    FaultKind.COUNTER_ANOMALY: FaultReason.COUNTER_ANOMALY,
 }
 _SLOW_S: Final = 0.25
+_LATE_S: Final = 600.0
+"""After the timeout: longer than anybody lets a runtime overrun it."""
 _STUCK_S: Final = 1e7
+_NOBODYS: Final = Ticket(-1)
 
 
 class FaultyRuntime:
@@ -173,7 +161,8 @@ class FaultyRuntime:
         self._pace = pace
         self._is_lost = False
         self._jobs: dict[Ticket, Job] = {}
-        self.happened: Counter[Fault] = Counter()
+        self._last: dict[EngineId, Finished] = {}
+        self.happened: Counter[FaultKind] = Counter()
 
     def open(self) -> DeviceInfo:
         return self._inner.open()
@@ -188,6 +177,8 @@ class FaultyRuntime:
         self._inner.warm_up(generation)
 
     def golden(self, generation: GenerationId) -> GoldenResult:
+        if self._draw(GOLDEN) is not None:
+            return GoldenResult(False, "says something else than was recorded")
         return self._inner.golden(generation)
 
     def can_allocate(self, generation: GenerationId, sequences: int) -> bool:
@@ -220,17 +211,21 @@ class FaultyRuntime:
 
     def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
         job = self._jobs.pop(ticket)
-        fault = self._draw(WAIT)
+        fault = self._draw_for(engine, job)
+        bound_s = self._pace.now() + timeout_s
         if fault in _ENDS_WAIT:
-            self._is_lost = self._is_lost or fault is Fault.DEVICE_LOST
+            self._is_lost = self._is_lost or fault is FaultKind.DEVICE_LOST
             return Unknown(_ENDS_WAIT[fault])
-        if fault in (Fault.TIMEOUT, Fault.STUCK):
-            self._pace.pass_until(self._pace.now() + (timeout_s if fault is Fault.TIMEOUT else _STUCK_S))
+        if fault in (FaultKind.TIMEOUT, FaultKind.STUCK):
+            self._pace.pass_until(bound_s if fault is FaultKind.TIMEOUT else bound_s + _STUCK_S)
             return Unknown(FaultReason.TIMEOUT)
+        if fault is FaultKind.DUPLICATE_COMPLETION:
+            return self._last[engine]
         outcome = self._inner.wait(engine, ticket, timeout_s)
-        if isinstance(outcome, Unknown) or fault is None:
+        if isinstance(outcome, Unknown):
             return outcome
-        return self._spoil(outcome, fault, job)
+        self._last[engine] = outcome
+        return outcome if fault is None else self._spoil(outcome, fault, job, bound_s=bound_s)
 
     def memory(self) -> MemoryUse:
         return self._inner.memory()
@@ -239,30 +234,53 @@ class FaultyRuntime:
         if self._is_lost:
             return DeviceStatus(False, "lost")
         if self._draw(STATUS) is not None:
-            return DeviceStatus(False, "counters disagree")
+            return DeviceStatus(False, "not well")
         return self._inner.status()
 
     def reset_configuration(self) -> bool:
-        return not self._is_lost and self._inner.reset_configuration()
+        if self._is_lost or self._draw(RESET) is not None:
+            return False
+        self._jobs.clear()
+        self._last.clear()
+        return self._inner.reset_configuration()
 
     def close(self) -> None:
         self._inner.close()
 
-    def _draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
+    def _draw(self, kinds: tuple[FaultKind, ...]) -> FaultKind | None:
         fault = self._plan.draw(kinds)
         if fault is not None:
             self.happened[fault] += 1
         return fault
 
-    def _spoil(self, outcome: Finished, fault: Fault, job: Job) -> Finished:
+    def _draw_for(self, engine: EngineId, job: Job) -> FaultKind | None:
+        """The fault of a wait; None where it cannot come about: one lane has nobody to talk across to."""
+        fault = self._plan.draw(WAIT)
+        if fault is FaultKind.CROSS_TALK and len(job.lanes) < 2:
+            return None
+        if fault is FaultKind.DUPLICATE_COMPLETION and engine not in self._last:
+            return None
+        if fault is not None:
+            self.happened[fault] += 1
+        return fault
+
+    def _spoil(self, outcome: Finished, fault: FaultKind, job: Job, *, bound_s: float) -> Finished:
         match fault:
-            case Fault.SLOW:
+            case FaultKind.SLOW:
                 self._pace.pass_until(self._pace.now() + _SLOW_S)
-            case Fault.OUTPUT_ERROR:
+            case FaultKind.SLOW_DRAIN:
+                self._pace.pass_until(bound_s)
+            case FaultKind.LATE_COMPLETION:
+                self._pace.pass_until(bound_s + _LATE_S)
+            case FaultKind.STATUS_ANOMALY | FaultKind.COUNTER_ANOMALY:
+                return attrs.evolve(outcome, anomaly=_ANOMALIES[fault])
+            case FaultKind.OUTPUT_ERROR:
                 return Finished(None, failed=FaultReason.OUTPUT_ERROR)
-            case Fault.LOSE_LANE:
+            case FaultKind.WRONG_COMPLETION:
+                return attrs.evolve(outcome, ticket=_NOBODYS)
+            case FaultKind.LOSE_LANE:
                 return attrs.evolve(outcome, lost_lanes=frozenset({job.lanes[0].lane}))
-            case Fault.CROSS_TALK if outcome.logits is not None and len(job.lanes) > 1:
+            case FaultKind.CROSS_TALK if outcome.logits is not None:
                 first, second = job.lanes[0].index, job.lanes[1].index
                 return attrs.evolve(outcome, logits=_swapped(outcome.logits, first, second))
         return outcome

@@ -223,7 +223,7 @@ class HostRuntime:
             timer.start(self._options, timeout_s)
             try:
                 logits = _run(pending.loaded.model, pending.job, self._options)
-                outcome = Finished(logits, device_s=time.perf_counter() - began_s)
+                outcome = Finished(logits, device_s=time.perf_counter() - began_s, ticket=ticket)
             except Exception:  # noqa: BLE001  onnxruntime's errors have no common base but this
                 outcome = Finished(None, failed=FaultReason.RUNTIME_ERROR)
             if timer.finish() and isinstance(outcome, Finished) and outcome.logits is None:

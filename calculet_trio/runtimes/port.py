@@ -145,6 +145,8 @@ class Finished:
         h2d_s, d2h_s: copying inputs to the device and outputs back, beside it; None where that is not told apart.
         lost_lanes: lanes whose KV is unknown while the others' is whole; only where the package declares
             ``lane_fault_isolation`` does that help the others.
+        ticket: the job that this answers; None where the runtime cannot tell. Another's makes the job's fate unknown.
+        anomaly: what about the engine did not agree with a whole output (its status word, its counters), or None.
     """
 
     logits: Logits | None
@@ -153,6 +155,8 @@ class Finished:
     h2d_s: float | None = None
     d2h_s: float | None = None
     lost_lanes: frozenset[LaneId] = frozenset()
+    ticket: Ticket | None = None
+    anomaly: FaultReason | None = None
 
 
 @attrs.frozen

@@ -127,6 +127,8 @@ def _submit_and_wait(
         return Unknown(FaultReason.RUNTIME_ERROR)
     if isinstance(outcome, Unknown):
         return outcome
+    if outcome.ticket not in (None, taken.ticket):  # another job's, or one's from before: ours is not accounted for
+        return Unknown(FaultReason.WRONG_COMPLETION)
     if is_over.is_set():  # left behind, it woke too late: its requests have been told
         return Unknown(FaultReason.TIMEOUT)
     return read_out(outcome, time.perf_counter() - submitted_s)

@@ -161,7 +161,7 @@ class DeviceExecutor:
             return ev.JobFailed(job.job, job.generation, finished.failed)
         results = self._settle(job, finished)
         self._on_timing(job, finished, taken_s)
-        return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes)
+        return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes, finished.anomaly)
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:

@@ -12,16 +12,17 @@ from typing import Final
 
 import attrs
 
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.runtimes.device_model import REFERENCE, DeviceModel, load_device
-from calculet_trio.runtimes.faults import HARSH, MIXED, Fault
+from calculet_trio.runtimes.faults import HARSH, MIXED
 from calculet_trio.sim.load import arrivals_per_s
 from calculet_trio.sim.population import Poisson, Population, Recorded
 from calculet_trio.sim.variety import draw_world
 from calculet_trio.sim.world import WorldSpec
 
-MIXTURES: Final[Mapping[str, Mapping[Fault, float]]] = {"none": {}, "mixed": MIXED, "harsh": HARSH}
+MIXTURES: Final[Mapping[str, Mapping[FaultKind, float]]] = {"none": {}, "mixed": MIXED, "harsh": HARSH}
 _RARE: Final = 0.001
 """Rate per call of a kind that no mixture has, where it is named by itself."""
 HAPPENINGS: Final = ("reloads", "restarts")
@@ -131,7 +132,7 @@ class Scenario:
         return attrs.evolve(nominal, per_s=self.load * arrivals_per_s(device, nominal))
 
 
-def rates_of(faults: str) -> Mapping[Fault, float]:
+def rates_of(faults: str) -> Mapping[FaultKind, float]:
     """Rates per call of a mixture, or of kinds with commas between them: each at its harsh rate.
 
     Raises:
@@ -139,7 +140,7 @@ def rates_of(faults: str) -> Mapping[Fault, float]:
     """
     if faults in MIXTURES:
         return MIXTURES[faults]
-    known = {fault.value: fault for fault in Fault}
+    known = {fault.value: fault for fault in FaultKind}
     names = faults.split(",")
     if strangers := [name for name in names if name not in known]:
         raise ConfigurationRefused(

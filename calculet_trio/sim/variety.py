@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import attrs
 import numpy as np
 
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import (
     AdmissionPolicy,
     BatchPolicy,
@@ -28,7 +29,6 @@ from calculet_trio.core.policy import (
 )
 from calculet_trio.core.profiles import LaneLayout
 from calculet_trio.runtimes.device_model import DeviceModel, PrefillCurve, StepCurve, load_device
-from calculet_trio.runtimes.faults import Fault
 from calculet_trio.sim.population import Poisson
 from calculet_trio.sim.world import Reload, WorldSpec
 
@@ -39,7 +39,7 @@ _BYTE_VOCABULARY: Final = 259
 """Of the byte tokenizer: a world is about order, not about the width of logits."""
 
 
-def draw_world(*, seed: int, seconds: float, faults: Mapping[Fault, float]) -> WorldSpec:
+def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) -> WorldSpec:
     """The world of a seed.
 
     Args:

@@ -21,11 +21,12 @@ import numpy as np
 import trio
 
 from calculet_trio.core.evidence import CHUNKED_PREFILL_CONDITIONS, Combination, Evidence, EvidenceRecord
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.device_model import DeviceModel
 from calculet_trio.runtimes.emulated import EmulatedRuntime
-from calculet_trio.runtimes.faults import Fault, FaultyRuntime, Rates
+from calculet_trio.runtimes.faults import FaultyRuntime, Rates
 from calculet_trio.runtimes.pace import VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo
 from calculet_trio.shell.executor import JobTimeout
@@ -92,7 +93,7 @@ class WorldSpec:
     device: DeviceModel
     policy: Policy
     population: Population
-    faults: Mapping[Fault, float]
+    faults: Mapping[FaultKind, float]
     visits_max: int | None = None
     chunked: bool = False
     reloads: tuple[Reload, ...] = ()
@@ -125,7 +126,7 @@ class Outcome:
     lives: int
     losses: int
     clients: Counter[str]
-    faults: Counter[Fault]
+    faults: Counter[FaultKind]
     compared: int
     record: Record
 
@@ -192,7 +193,7 @@ class _World:
         self._reloads = list(spec.reloads)
         self._restarts_s = list(spec.restarts_s)
         self._tenants = spec.policy.tenants
-        self._faults: Counter[Fault] = Counter()
+        self._faults: Counter[FaultKind] = Counter()
         self._said: Counter[str] = Counter()
         self._arrived = self._steps = self._lives = self._losses = self._compared = 0
         self._ended_s = 0.0

@@ -17,11 +17,12 @@ import trio
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.errors import DeviceLost, GenerationFailed, RequestRefused
 from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve, load_device
 from calculet_trio.runtimes.emulated import END_TOKEN, EmulatedRuntime, continuation
-from calculet_trio.runtimes.faults import Fault, FaultyRuntime, Plan, Planned, Rates
+from calculet_trio.runtimes.faults import FaultyRuntime, Plan, Planned, Rates
 from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.executor import JobTimeout
@@ -48,7 +49,12 @@ BOARD = load_device(
 POLICY = Policy(
     admission=AdmissionPolicy(max_waiting_requests=REQUESTS, max_inflight_jobs=2, deadline_default_s=BOUND_S)
 )
-SURVIVED = {Fault.DEVICE_BUSY: 0.02, Fault.SLOW: 0.004, Fault.OUTPUT_ERROR: 0.01, Fault.NO_CAPACITY: 0.05}
+SURVIVED = {
+    FaultKind.DEVICE_BUSY: 0.02,
+    FaultKind.SLOW: 0.004,
+    FaultKind.OUTPUT_ERROR: 0.01,
+    FaultKind.NO_CAPACITY: 0.05,
+}
 TOKENIZER = ByteTokenizer()
 
 
@@ -194,7 +200,7 @@ async def test_a_thousand_requests_with_cancels_and_deadlines(seed):
     assert not crowd.books.jobs
     assert crowd.books.jobs_at_once == 2
     assert {"whole", "left"} <= crowd.answers.keys()
-    assert {Fault.DEVICE_BUSY, Fault.OUTPUT_ERROR, Fault.NO_CAPACITY} <= crowd.runtime.happened.keys()
+    assert {FaultKind.DEVICE_BUSY, FaultKind.OUTPUT_ERROR, FaultKind.NO_CAPACITY} <= crowd.runtime.happened.keys()
 
 
 async def test_a_shutdown_in_their_middle():
@@ -206,7 +212,7 @@ async def test_a_shutdown_in_their_middle():
     assert crowd.answers["draining"] > 0
 
 
-@pytest.mark.parametrize("fault", [Fault.CCU_FAULT, Fault.DEVICE_LOST])
+@pytest.mark.parametrize("fault", [FaultKind.CCU_FAULT, FaultKind.DEVICE_LOST])
 async def test_a_device_that_is_lost_in_their_middle(fault):
     crowd = chaos(4, Plan([Planned(fault, 300)]))
     with pytest.RaisesGroup(DeviceLost, flatten_subgroups=True, allow_unwrapped=True):

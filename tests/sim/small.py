@@ -10,10 +10,10 @@ import pytest
 
 from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve, load_device
-from calculet_trio.runtimes.faults import Fault
 from calculet_trio.sim.failure import Failure, failure_of
 from calculet_trio.sim.population import Poisson
 from calculet_trio.sim.scenario import Scenario
@@ -31,7 +31,7 @@ POPULATION = Poisson(per_s=8.0, prompt_median=20.0, output_median=12.0, misbehav
 SMALL = WorldSpec(seed=11, seconds=6.0, device=DEVICE, policy=Policy(), population=POPULATION, faults={})
 
 
-def small(*, faults: Mapping[Fault, float] | None = None, deadline_s: float = 120.0, **changes: Any) -> WorldSpec:
+def small(*, faults: Mapping[FaultKind, float] | None = None, deadline_s: float = 120.0, **changes: Any) -> WorldSpec:
     """The small world with these changes; ``deadline_s`` is every request's."""
     policy = changes.pop("policy", Policy(admission=AdmissionPolicy(deadline_default_s=deadline_s)))
     return attrs.evolve(SMALL, faults=faults or {}, policy=policy, **changes)

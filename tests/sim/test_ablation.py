@@ -15,11 +15,11 @@ from calculet_trio.core.deadlines import Deadlines
 from calculet_trio.core.decode import DecodeScheduler
 from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.request import Request
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import LaneId
-from calculet_trio.runtimes.faults import Fault
 from calculet_trio.shell.dispatcher import CompletionDispatcher, RequestEffect
 from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.sim.checkers import watch
@@ -45,7 +45,7 @@ def test_without_a_planted_fault_nobody_objects() -> None:
 
 
 def test_two_lanes_get_each_others_logits() -> None:
-    assert "a reply is not its own" in complaint(small(faults={Fault.CROSS_TALK: 0.05}))
+    assert "a reply is not its own" in complaint(small(faults={FaultKind.CROSS_TALK: 0.05}))
 
 
 def test_a_token_is_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_an_unknown_lane_is_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
         return attrs.evolve(event, confirmed=True) if isinstance(event, ev.SequenceReleased) else event
 
     mishear(monkeypatch, trusting)
-    assert "is Unknown and is given away" in complaint(small(faults={Fault.UNCONFIRMED: 0.2}))
+    assert "is Unknown and is given away" in complaint(small(faults={FaultKind.UNCONFIRMED: 0.2}))
 
 
 def test_a_lane_is_released_in_the_middle_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_client_hears_an_end_that_was_not_said(monkeypatch: pytest.MonkeyPatch
         perform(dispatcher, effect)
 
     monkeypatch.setattr(CompletionDispatcher, "perform", soothing)
-    assert "clients heard Finish" in complaint(small(faults={Fault.OUTPUT_ERROR: 0.05}))
+    assert "clients heard Finish" in complaint(small(faults={FaultKind.OUTPUT_ERROR: 0.05}))
 
 
 @pytest.mark.parametrize(

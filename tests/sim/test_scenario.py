@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from calculet_trio.cli import simulate as command
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.runtimes.device_model import load_device
-from calculet_trio.runtimes.faults import HARSH, Fault
+from calculet_trio.runtimes.faults import HARSH
 from calculet_trio.sim.failure import Failure, try_scenario
 from calculet_trio.sim.load import arrivals_per_s
 from calculet_trio.sim.population import Poisson
@@ -47,8 +48,8 @@ def test_the_command_makes_the_same_scenario(scenario: Scenario, monkeypatch: py
 def test_kinds_are_named_by_themselves_at_their_harsh_rates() -> None:
     assert rates_of("none") == {}
     rates = rates_of("timeout,cross_talk")
-    assert list(rates) == [Fault.TIMEOUT, Fault.CROSS_TALK]
-    assert rates[Fault.TIMEOUT] == HARSH[Fault.TIMEOUT]
+    assert list(rates) == [FaultKind.TIMEOUT, FaultKind.CROSS_TALK]
+    assert rates[FaultKind.TIMEOUT] == HARSH[FaultKind.TIMEOUT]
     with pytest.raises(ConfigurationRefused, match="'meteor' is neither a mixture"):
         rates_of("timeout,meteor")
 

@@ -1,0 +1,76 @@
+"""What core and shell make of each kind of fault: a board that has it now and then, and what clients hear."""
+
+from __future__ import annotations
+
+import pytest
+
+from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.runtimes.faults import GOLDEN, RESET, STATUS
+from calculet_trio.sim.population import Poisson
+from calculet_trio.sim.world import run_world
+from tests.sim.small import complaint, small
+
+CROWD = Poisson(per_s=30.0, prompt_median=20.0, output_median=12.0, misbehaving=0.0)
+
+SURVIVED = {
+    FaultKind.DEVICE_BUSY: None,
+    FaultKind.SLOW: None,
+    FaultKind.SLOW_DRAIN: "failed: shutdown",  # where the drain time was over before the job was
+    FaultKind.STATUS_ANOMALY: None,
+    FaultKind.COUNTER_ANOMALY: None,
+    FaultKind.OUTPUT_ERROR: "failed: output_error",
+    FaultKind.NO_CAPACITY: None,
+}
+"""Kinds after which the same daemon goes on; and what is said to those who were in the job."""
+
+LOST = {
+    FaultKind.LOSE_LANE: "failed: ccu_fault",
+    FaultKind.WRONG_COMPLETION: "failed: wrong_completion",
+    FaultKind.DUPLICATE_COMPLETION: "failed: wrong_completion",
+    FaultKind.LATE_COMPLETION: "failed: timeout",
+    FaultKind.TIMEOUT: "failed: timeout",
+    FaultKind.STUCK: "failed: timeout",
+    FaultKind.CCU_FAULT: "failed: ccu_fault",
+    FaultKind.PCIE_ERROR: "failed: pcie_error",
+    FaultKind.UNKNOWN_DMA: "failed: unknown_dma",
+    FaultKind.DEVICE_LOST: "failed: device_lost",
+}
+"""Kinds after which nobody knows what the device did (on a board without lane isolation), and what clients hear."""
+
+UNSEEN = {FaultKind.CROSS_TALK}
+"""Kinds that only a checker can see."""
+
+BY_ITSELF = {FaultKind.UNCONFIRMED}
+"""A lane is lost; the device is once all are."""
+
+
+def test_every_kind_has_an_outcome() -> None:
+    not_in_a_running_world = {*STATUS, *GOLDEN, *RESET}  # of calls that nobody makes while jobs run
+    assert {*SURVIVED, *LOST, *UNSEEN, *BY_ITSELF, *not_in_a_running_world} == set(FaultKind)
+
+
+@pytest.mark.parametrize("kind", SURVIVED)
+def test_the_daemon_survives(kind: FaultKind) -> None:
+    outcome = run_world(small(faults={kind: 0.02}, population=CROWD))
+    assert outcome.faults[kind] > 0, "it did not come about"
+    assert (outcome.lives, outcome.losses) == (1, 0)
+    failed = {ending for ending in outcome.clients if ending.startswith("failed")}
+    assert failed == ({SURVIVED[kind]} - {None})
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_the_device_is_lost_and_clients_are_told_why(kind: FaultKind) -> None:
+    outcome = run_world(small(faults={kind: 0.01}, population=CROWD))
+    assert outcome.faults[kind] > 0, "it did not come about"
+    assert outcome.losses > 0
+    assert outcome.clients[LOST[kind]] > 0
+    assert outcome.clients["finished: length"] > 0
+
+
+def test_lanes_that_are_not_confirmed_empty_are_lost_one_by_one() -> None:
+    outcome = run_world(small(faults={FaultKind.UNCONFIRMED: 0.05}, population=CROWD))
+    assert outcome.faults[FaultKind.UNCONFIRMED] > outcome.losses > 0
+
+
+def test_crossed_lanes_are_seen_by_their_clients() -> None:
+    assert "is not its own" in complaint(small(faults={FaultKind.CROSS_TALK: 0.02}, population=CROWD))
