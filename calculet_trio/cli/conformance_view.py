@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.conformance.gate import GateReport, GateVerdict
 from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
 from calculet_trio.core.profiles import ModelShape
 
 PIPED_COLUMNS: Final = 160
 NAME_COLUMNS: Final = 30
 COLOURS: Final = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.NOT_APPLICABLE: "dim"}
+GATE_COLOURS: Final = {GateVerdict.PASS: "green", GateVerdict.FAIL: "red", GateVerdict.INCONCLUSIVE: "yellow"}
 
 
 def _console(*, quiet: bool = False) -> Console:
@@ -73,3 +75,42 @@ def print_standings(evidence: Evidence, shape: ModelShape, *, emulated: bool) ->
         said = (standing.record or "the baseline") if standing.earned else standing.missing
         table.add_row(standing.capability, standing.level.value, said, style="green" if standing.earned else "dim")
     _console().print(table)
+
+
+class GateProgress:
+    """``with GateProgress(quiet=False) as progress``: what a gate is doing; a line a time where nobody watches."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = _console(quiet=quiet)
+        self._status: Status = self._console.status("")
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def doing(self, what: str) -> None:
+        """Something is begun."""
+        self._status.update(what)
+
+
+def print_gate(report: GateReport) -> None:
+    """The verdict, what it is made of, and what it rests on."""
+    console = _console()
+    console.print(Text(report.line, style=f"bold {GATE_COLOURS[report.verdict]}"))
+    console.print(Text(f"{report.model} on {report.board_kind}; {report.asks}"))
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("criterion", "verdict", "what was seen"):
+        table.add_column(heading, overflow="fold")
+    kind = " (emulated)" if report.is_emulated else ""
+    for criterion in report.criteria:
+        style = GATE_COLOURS[criterion.verdict]
+        table.add_row(criterion.name, f"{criterion.verdict.value}{kind}", criterion.seen, style=style)
+    console.print(table)
+    for assumption in report.assumptions:
+        console.print(Text(f"assumes: {assumption}", style="dim"))

@@ -320,17 +320,21 @@ class Subject:
         runtime: not opened yet.
         source: its model.
         agreement: what may differ where kernels do.
-        chunk_tokens: the piece that prompts would be cut into.
+        policy: as configured.
     """
 
     runtime: Runtime
     source: ModelSource
     agreement: Agreement
-    chunk_tokens: int
+    policy: Policy
 
 
-def wire_subject(configuration: Configuration) -> Subject:
-    """The runtime and model that `wire` would serve, for conformance; an emulated board lets no time pass.
+def wire_subject(configuration: Configuration, *, in_real_time: bool = False) -> Subject:
+    """The runtime and model that `wire` would serve, for conformance.
+
+    Args:
+        configuration: what would be served.
+        in_real_time: whether an emulated board takes its time; else it lets none pass.
 
     Raises:
         calculet_trio.errors.PackageError: no such package, or one without golden.
@@ -340,7 +344,9 @@ def wire_subject(configuration: Configuration) -> Subject:
     policy = configuration.policy(served)
     kind = configuration.service.device.runtime
     if kind is RuntimeKind.EMULATED:
-        runtime, source = _emulated(configuration, served, policy, VirtualPace(lambda: 0.0))
+        runtime, source = _emulated(
+            configuration, served, policy, RealPace() if in_real_time else VirtualPace(lambda: 0.0)
+        )
         agreement = EXACT
     elif kind is RuntimeKind.HOST:
         runtime, source = _host(configuration, served, policy)
@@ -350,4 +356,4 @@ def wire_subject(configuration: Configuration) -> Subject:
         agreement = Agreement(golden.logit_tolerance, golden.decisive_gap)
     else:
         raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host and emulated")
-    return Subject(runtime=runtime, source=source, agreement=agreement, chunk_tokens=policy.queues.prefill_chunk_tokens)
+    return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy)

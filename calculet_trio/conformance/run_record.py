@@ -67,7 +67,7 @@ class RunRecord:
         number = sha256(f"{now.isoformat()} {combination}".encode()).hexdigest()[:8]
         return cls(
             record_id=f"{combination.board_kind}-{now:%Y%m%dT%H%M%SZ}-{number}",
-            begun_at=now.isoformat(timespec="seconds"),
+            begun_at=now.isoformat(timespec="microseconds"),  # two runs of one second have an order, too
             suite_version=__version__,
             combination=combination,
             model=model,

@@ -136,8 +136,11 @@ class ServiceMetrics:
     def heard(self, event: Event, now: float) -> None:
         """The core is being told this. Called in the loop; touches one job or one lane."""
         match event:
-            case JobFinished(job, anomaly=anomaly):
+            case JobFinished(job, _, results, anomaly=anomaly):
                 self._job_ended(job, "finished", None if anomaly is None else anomaly.value)
+                for result in results:
+                    if result.failed is not None:
+                        self._errors.labels(result.failed.value).inc()
             case JobFailed(job, _, reason):
                 self._job_ended(job, "failed", reason.value)
             case JobNotSubmitted(job, _, reason):
