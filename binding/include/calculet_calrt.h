@@ -99,8 +99,9 @@ typedef struct calculet_open_options {
  * this process has one open. Blocks as long as the vendor's constructor does. */
 CALCULET_API calculet_code calculet_device_open(const calculet_open_options *options, calculet_device **device);
 
-/* Gives device and lock back; every calbin and model must be closed before. Returns NOT_QUIET where a waiter is stuck:
- * then the vendor's objects are left alone for the life of the process, and so is the lock. */
+/* Gives device and lock back; every calbin and model must be closed before; the handle ends with the call. NOT_QUIET
+ * where an engine is lost: the vendor's objects and the lock are kept then for the life of the process, which cannot
+ * open a device again. */
 CALCULET_API calculet_code calculet_device_close(calculet_device *device);
 
 /* any. Who holds a lock, without taking it: `pid` is 0 for nobody; -1 for a process that this one cannot see (another
@@ -317,14 +318,15 @@ typedef struct calculet_job {
     uint32_t submodel;
     uint32_t lane_count;
     uint32_t csr_count;
-    uint32_t wants_logits; /* 0: they are not copied back */
+    uint32_t wants_logits; /* 0: the result names none (today's runtime copies them back all the same) */
 } calculet_job;
 
 /* engine. Checks the whole job, then fills the engine's buffers. INVALID or NO_CAPACITY: nothing was touched. A second
  * prepare before the submit replaces the first. Ends the life of the engine's last logits. */
 CALCULET_API calculet_code calculet_job_prepare(calculet_model *model, uint32_t engine, const calculet_job *job);
 
-/* engine. Hands the prepared job over. DEVICE_BUSY: it is still prepared, submit may be tried again. */
+/* engine. Hands the prepared job over. DEVICE_BUSY, INVALID: nothing happened, it is still prepared, and DEVICE_BUSY may
+ * be tried again. Any other code: the device may or may not have it, so its sequences are unknown. */
 CALCULET_API calculet_code calculet_job_submit(calculet_model *model, uint32_t engine, uint64_t *ticket);
 
 typedef struct calculet_result {

@@ -1,0 +1,36 @@
+// Page-aligned host memory for one tensor, zeroed, freed with its owner.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+namespace calculet {
+
+class PageMemory {
+   public:
+    static constexpr std::size_t kPageBytes = 4096;
+
+    explicit PageMemory(std::size_t bytes) : bytes_(bytes) {
+        const std::size_t whole = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+        memory_.reset(std::aligned_alloc(kPageBytes, whole));
+        if (!memory_) throw std::bad_alloc();
+        std::memset(memory_.get(), 0, whole);
+    }
+
+    template <typename Element>
+    Element *as() const {
+        return static_cast<Element *>(memory_.get());
+    }
+    std::size_t bytes() const { return bytes_; }
+
+   private:
+    struct Free {
+        void operator()(void *memory) const { std::free(memory); }
+    };
+    std::unique_ptr<void, Free> memory_;
+    std::size_t bytes_;
+};
+
+}  // namespace calculet
