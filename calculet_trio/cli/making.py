@@ -1,6 +1,6 @@
-"""Making a package whole: the graphs by the builder, then its golden by the runtime that will serve it.
+"""Making a package whole: the graphs by the builder, its golden by the runtime that will serve it, then its signature.
 
-The two meet here because neither may know the other: packages know no runtime, runtimes build nothing.
+The first two meet here because neither may know the other: packages know no runtime, runtimes build nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from calculet_trio.cli import paths
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.packages.build_options import BuildOptions, Progress
+from calculet_trio.packages.package_signature import sign_package
+from calculet_trio.packages.signing import SigningKey
 
 HOST_EXTRA: Final = ("gguf", "onnx", "onnxruntime")
 
@@ -18,12 +21,14 @@ HOST_EXTRA: Final = ("gguf", "onnx", "onnxruntime")
 def make_package(
     gguf: Path, destination: Path, *, name: str, options: BuildOptions, report: Callable[[Progress], None]
 ) -> None:
-    """Build ``destination`` from ``gguf`` and record what the model says; all of it, or nothing is left.
+    """Build ``destination`` from ``gguf``, record what the model says, and sign it with this machine's key.
+
+    All of it, or nothing is left.
 
     Raises:
         calculet_trio.errors.PackageError: the source is of an unsupported kind or damaged.
         calculet_trio.errors.Unavailable: the disk has no room for it.
-        calculet_trio.errors.ConfigurationRefused: the ``host`` extra is not installed.
+        calculet_trio.errors.ConfigurationRefused: the ``host`` extra is not installed, or there is no key to sign with.
     """
     try:
         from calculet_trio.packages.build import build_package
@@ -38,4 +43,10 @@ def make_package(
     def report_build(step: Progress) -> None:
         report(Progress(f"build: {step.step}", step.done, step.total))
 
-    build_package(gguf, destination, name=name, options=options, report=report_build, prove=record_golden)
+    key = SigningKey.local(paths.keys())
+
+    def prove(directory: Path) -> None:
+        record_golden(directory)
+        sign_package(directory, key)
+
+    build_package(gguf, destination, name=name, options=options, report=report_build, prove=prove)

@@ -15,12 +15,19 @@ from calculet_trio.cli import package_view, paths
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.making import make_package
 from calculet_trio.cli.progress import ProgressDisplay
+from calculet_trio.cli.trusted_store import own_configuration, store_of, trust_of
 from calculet_trio.errors import PackageError
+from calculet_trio.packages.acceptance import accept
 from calculet_trio.packages.build_options import GRAPH_FORMS, BuildOptions, Progress
+from calculet_trio.packages.digests import OnBytes
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.manifest_parts import WeightForm
+from calculet_trio.packages.package_signature import package_signer, sign_package
 from calculet_trio.packages.pull import ModelSource
+from calculet_trio.packages.signing import SignatureRefused, SigningKey
+from calculet_trio.packages.static_validation import validate
 from calculet_trio.packages.store import Store, require_name, taken
+from calculet_trio.packages.trust import Trust
 
 TERMINATED: Final = 128 + signal.SIGTERM
 DEFAULTS: Final = BuildOptions()
@@ -54,7 +61,7 @@ def _chosen(*, weights: str, lanes: int, max_seq: int) -> BuildOptions:
 
 @click.group()
 def package() -> None:
-    """Get, build, list, show and verify model packages."""
+    """Get, build, list, show, sign and verify model packages."""
     # A package half made is removed on the way out; SIGTERM's default would skip that.
     signal.signal(signal.SIGTERM, _leave)
 
@@ -85,27 +92,33 @@ def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str
     options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
     model = ModelSource.parse(source)
     name = require_name(name) if name else model.name
-    store = Store(paths.package_store())
+    configuration = own_configuration()
+    store, trust = store_of(configuration), trust_of(configuration)
     with ProgressDisplay() as display:
         gguf = model.fetch(paths.downloads(), display.report)
-        if name in store.names() and not force:
-            directory = _same_package(store, name, gguf, options)
-            made = False
-        else:
+        same = name in store.names() and not force and _is_same(store, name, gguf, options)
+        made = not (same and _is_acceptable(store, name, trust))
+        if made:
             with store.staging() as scratch:
                 make_package(gguf, scratch / name, name=name, options=options, report=display.report)
-                directory = store.install(scratch / name, name, replace=force)
-            made = True
-    _announce(name, directory, made=made, as_json=as_json)
+                store.install(scratch / name, name, replace=force or same)
+    _announce(name, store.resolve(name), made=made, as_json=as_json)
 
 
-def _same_package(store: Store, name: str, gguf: Path, options: BuildOptions) -> Path:
-    """The package that is there, if it is the one that would be built; pulling twice is no error."""
-    directory = store.resolve(name)
-    manifest = Manifest.load(directory)
-    if not package_view.is_made_of(manifest, gguf, options):
+def _is_same(store: Store, name: str, gguf: Path, options: BuildOptions) -> bool:
+    """True, for pulling twice is no error; raises where another package has the name."""
+    if not package_view.is_made_of(Manifest.load(store.resolve(name)), gguf, options):
         raise taken(name)
-    return directory
+    return True
+
+
+def _is_acceptable(store: Store, name: str, trust: Trust) -> bool:
+    """Whether it would be served; one that an earlier version made, or that was damaged, is made again."""
+    try:
+        accept(store, store.resolve(name), trust, thorough=False)
+    except PackageError:
+        return False
+    return True
 
 
 def _announce(name: str, directory: Path, *, made: bool, as_json: bool) -> None:
@@ -153,7 +166,7 @@ def list_(as_json: bool) -> None:
     Example:
       calculet-trio package list --json
     """
-    store = Store(paths.package_store())
+    store = store_of(own_configuration())
     found = store.packages()
     if as_json:
         click.echo(json.dumps([package_view.summary(each) for each in found], indent=2))
@@ -171,54 +184,110 @@ def show(name: str, as_json: bool) -> None:
     Example:
       calculet-trio package show smollm2
     """
-    directory = Store(paths.package_store()).resolve(name)
+    configuration = own_configuration()
+    directory = store_of(configuration).resolve(name)
     manifest = Manifest.load(directory)
     if as_json:
         click.echo(package_view.as_json(directory))
     else:
-        package_view.print_package(directory, manifest)
+        package_view.print_package(directory, manifest, trust_of(configuration))
+
+
+@package.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="The private key, a PEM file. Default: this machine's own."
+)
+@click.option("--force", is_flag=True, help="Replace a signature that is trusted here.")
+def sign(names: tuple[str, ...], key: Path | None, force: bool) -> None:
+    """Sign the packages NAME (or packages' directories), once every file has been checked.
+
+    This machine's own key, made when it is first needed, is believed for packages that run on the CPU. For a board's
+    the configuration names the key: trusted_keys.
+
+    \b
+    Example:
+      calculet-trio package sign smollm2
+    """
+    configuration = own_configuration()
+    store, trust = store_of(configuration), trust_of(configuration)
+    signing_key = SigningKey.local(paths.keys()) if key is None else SigningKey.load(key)
+    with ProgressDisplay() as display:
+        for name in names:
+            directory = store.resolve(name)
+            manifest = Manifest.load(directory)
+            validate(manifest).require()
+            if not force:
+                _require_unsigned(directory, manifest, trust)
+            store.check(directory, thorough=True, on_bytes=_hashing(name, manifest, display.report))
+            sign_package(directory, signing_key)
+            click.echo(f"{name} is signed by the key {signing_key.public.key_id[:16]}…")
+
+
+def _require_unsigned(directory: Path, manifest: Manifest, trust: Trust) -> None:
+    try:
+        signer = package_signer(directory, manifest, trust)
+    except SignatureRefused:
+        return
+    raise PackageError(
+        f"the package {manifest.name!r} is signed already, by {trust.describe(signer)}", hint="--force replaces it"
+    )
 
 
 @package.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @JSON_OPTION
 def verify(names: tuple[str, ...], as_json: bool) -> int:
-    """Hash every file of the packages NAME (of all, if none is named) against their manifests.
+    """Verify the packages NAME (all, if none is named): signature, every file's hash, and what the manifest says.
 
-    Leaves with 1 if one is damaged, and names the file.
+    Leaves with 1 if one must not be served, and says why.
 
     \b
     Example:
       calculet-trio package verify smollm2
     """
-    store = Store(paths.package_store())
+    configuration = own_configuration()
+    store, trust = store_of(configuration), trust_of(configuration)
     directories = {name: store.resolve(name) for name in names or store.names()}
     verdicts: list[dict[str, Any]] = []
     with ProgressDisplay() as display:
         for name, directory in directories.items():
-            verdicts.append({"name": name, **_verdict(store, name, directory, display.report)})
+            verdicts.append({"name": name, **_verdict(store, trust, name, directory, display.report)})
     if as_json:
         click.echo(json.dumps(verdicts, indent=2))
     else:
         for verdict in verdicts:
-            click.echo(f"{verdict['name']}: {'whole' if verdict['ok'] else verdict['problem']}")
+            click.echo(f"{verdict['name']}: {verdict['problem'] or package_view.verdict_sentence(verdict)}")
         if not verdicts:
             click.echo(f"the store {store.root} is empty")
     return ExitCode.DONE if all(verdict["ok"] for verdict in verdicts) else ExitCode.FAIL
 
 
-def _verdict(store: Store, name: str, directory: Path, report: Callable[[Progress], None]) -> dict[str, Any]:
-    done_bytes = 0
-    step = f"hash {name}"
+def _verdict(
+    store: Store, trust: Trust, name: str, directory: Path, report: Callable[[Progress], None]
+) -> dict[str, Any]:
+    try:
+        hashing = _hashing(name, Manifest.load(directory), report)
+        found = accept(store, directory, trust, thorough=True, on_bytes=hashing)
+    except PackageError as error:
+        return {"ok": False, "problem": error.message, "hint": error.hint}
+    return {
+        "ok": True,
+        "problem": None,
+        "signed_by": found.signer.key_id,
+        "signer": trust.describe(found.signer),
+        "notes": list(found.report.notes),
+        "takes_bytes": found.report.plan.total_bytes,
+    }
+
+
+def _hashing(name: str, manifest: Manifest, report: Callable[[Progress], None]) -> OnBytes:
+    """Shows how far the hashing of a package has come."""
+    total_bytes, done_bytes = package_view.size_bytes(manifest), 0
 
     def on_bytes(count_bytes: int) -> None:
         nonlocal done_bytes
         done_bytes += count_bytes
-        report(Progress(step, done_bytes, total_bytes))
+        report(Progress(f"hash {name}", done_bytes, total_bytes))
 
-    try:
-        total_bytes = sum(record.size_bytes for record in Manifest.load(directory).files.values())
-        store.check(directory, thorough=True, on_bytes=on_bytes)
-    except PackageError as error:
-        return {"ok": False, "problem": error.message}
-    return {"ok": True, "problem": None}
+    return on_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from calculet_trio.packages.build_options import BuildOptions
+from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
+from calculet_trio.packages.package_signature import package_signer
+from calculet_trio.packages.signing import SignatureRefused
 from calculet_trio.packages.store import PULL_HINT, StoredPackage
+from calculet_trio.packages.trust import Trust
 
 PIPED_COLUMNS: Final = 200
 
@@ -80,7 +84,20 @@ def print_table(root: Path, found: Sequence[StoredPackage]) -> None:
             click.echo(f"{stored.name} cannot be used: {stored.problem}")
 
 
-def print_package(directory: Path, manifest: Manifest) -> None:
+def signed_by(directory: Path, manifest: Manifest, trust: Trust) -> str:
+    """Whose signature the package bears, or why it counts for nothing."""
+    try:
+        return trust.describe(package_signer(directory, manifest, trust))
+    except SignatureRefused as error:
+        return f"nobody who is trusted: {error.message}"
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """A package that may be served."""
+    return "; ".join([f"whole, signed by {verdict['signer']}", *verdict["notes"]])
+
+
+def print_package(directory: Path, manifest: Manifest, trust: Trust) -> None:
     """One package, for people."""
     network = manifest.architecture
     experts = f", {network.experts_used} of {network.experts} experts" if network.experts else ""
@@ -97,7 +114,9 @@ def print_package(directory: Path, manifest: Manifest) -> None:
             "weights",
             f"{manifest.weight_form.value}, {size_bytes(manifest) / 1e6:,.0f} MB in {len(manifest.files)} files",
         ),
+        ("takes", CapacityPlan.of(manifest).sentence),
         ("built from", f"{manifest.source.file} (sha256 {manifest.source.sha256})"),
+        ("signed by", signed_by(directory, manifest, trust)),
         ("golden", "recorded" if manifest.golden else "missing: this package will not be served"),
     )
     click.echo(click.style(manifest.name, bold=True))

@@ -19,6 +19,7 @@ from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli import paths
+from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.run_record import combination_of
@@ -27,9 +28,11 @@ from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.packages.acceptance import accept
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.store import Store
+from calculet_trio.packages.trust import Trust
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.settings.configuration import Configuration, Served
@@ -185,8 +188,7 @@ def _fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name:
 def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     from calculet_trio.runtimes.host import HostRuntime
 
-    root = configuration.service.store
-    store = Store(paths.package_store() if root is None else configuration.path(root))
+    store, trust = store_of(configuration), trust_of(configuration)
     named = served.model.package
     if named is None:
         package = store.only()
@@ -196,15 +198,15 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
     return HostRuntime(), ModelSource(
         alias=_fitting(served, policy, manifest.shape(), package_name=manifest.name),
         package=package,
-        verify=lambda: _refuse_damage(store, package),
+        verify=lambda: _require_acceptable(store, package, trust),
         open_text=partial(open_text, package, manifest),
         meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
         evidence=partial(_recorded, configuration, package / MANIFEST_FILE),
     )
 
 
-def _refuse_damage(store: Store, package: Path) -> None:
-    store.check(package, thorough=False)
+def _require_acceptable(store: Store, package: Path, trust: Trust) -> None:
+    accept(store, package, trust, thorough=False)
 
 
 def open_text(package: Path, manifest: Manifest) -> ModelText:

@@ -42,6 +42,8 @@ from calculet_trio.packages.manifest_parts import (
 
 SCHEMA: Final = "calculet-model/v1"
 MANIFEST_FILE: Final = "manifest.json"
+SIGNATURE_FILE: Final = "model.sig"
+"""Lies beside it, and cannot be named in it: what it signs is the manifest."""
 
 
 @attrs.frozen(kw_only=True)
@@ -181,5 +183,6 @@ class Manifest:
         for key, file in named.items():
             if file is not None and file not in self.files:
                 yield f"{key} is {file!r}; allowed: a file listed under files"
-        if MANIFEST_FILE in self.files:
-            yield f"files lists {MANIFEST_FILE!r}, which cannot hold its own hash"
+        for name in (MANIFEST_FILE, SIGNATURE_FILE):
+            if name in self.files:
+                yield f"files lists {name!r}, whose hash cannot be known while the manifest is written"

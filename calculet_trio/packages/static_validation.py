@@ -65,7 +65,8 @@ class ValidationReport:
             more = len(self.problems) - PROBLEMS_SHOWN_MAX
             shown = "; ".join(self.problems[:PROBLEMS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
             raise PackageError(
-                f"the package {self.name!r} contradicts itself: {shown}", hint="ask whoever built it for another"
+                f"the package {self.name!r} contradicts itself: {shown}",
+                hint="build or pull it again, or ask for another",
             )
 
 

@@ -1,8 +1,8 @@
-"""Whether a package's files are the ones that its manifest names.
+"""Whether a package's files are the ones that its manifest names, and its graphs find their weights in them.
 
-Hashing 150 MB takes longer than a daemon may need to start. What was hashed once is therefore remembered, as
-a `Seal`: for each file its digest with inode, size and times. A file that anybody wrote since has another
-change time, which no ordinary program can set, and is hashed again.
+Hashing 150 MB takes longer than a daemon may need to start, and 18 GB longer than a recovery may. What was hashed and
+looked into once is therefore remembered, as a `Seal`: for each file its digest with inode, size and times. A file that
+anybody wrote since has another change time, which no ordinary program can set, and is hashed again.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import attrs
 
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.digests import OnBytes, sha256_of
-from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
+from calculet_trio.packages.graph_tensors import check_graph
+from calculet_trio.packages.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from calculet_trio.packages.static_validation import HOST_TARGET
 
 REBUILD_HINT: Final = "pull or build the package again; what is damaged cannot be mended in place"
 SEAL_BYTES_MAX: Final = 1 << 20
+EXAMINATION: Final = 1
+"""Counts what is looked at beside the hashes; what an earlier one has sealed is looked at again."""
 
 OnFile = Callable[[str, int], None]
 """Told the name of each file that is to be hashed, and its size in bytes."""
@@ -80,19 +84,26 @@ def check_files(
         on_bytes: called while it is.
 
     Raises:
-        PackageError: naming the first file that is missing, strange, changed, or not in the manifest.
+        PackageError: naming the first file that is missing, strange, changed, or not in the manifest, or the tensor
+            that is not where its graph says.
     """
     _refuse_strangers(directory, manifest)
     marks: dict[str, list[object]] = {}
+    fresh = False
     for name, record in manifest.files.items():
         found = _status(directory, name)
         if found.st_size != record.size_bytes:
             raise _damaged(manifest, name, f"it has {found.st_size} bytes, the manifest says {record.size_bytes}")
-        mark: list[object] = [record.sha256, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+        times = (found.st_mtime_ns, found.st_ctime_ns)
+        mark: list[object] = [EXAMINATION, record.sha256, found.st_ino, found.st_size, *times]
         if seal is None or seal.marks.get(name) != mark:
+            fresh = True
             on_file(name, record.size_bytes)
             _hash(directory, manifest, name, on_bytes)
         marks[name] = mark
+    if fresh and manifest.target == HOST_TARGET:
+        for graph in sorted({submodel.graph for submodel in manifest.submodels}):
+            check_graph(directory, graph, manifest)
     if seal is not None and seal.marks != marks:
         attrs.evolve(seal, marks=marks).write()
 
@@ -122,11 +133,29 @@ def _status(directory: Path, name: str) -> os.stat_result:
 
 
 def _refuse_strangers(directory: Path, manifest: Manifest) -> None:
-    known = {MANIFEST_FILE, *manifest.files}
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if name not in known and not (path.is_dir() and not path.is_symlink()):
-            raise PackageError(f"{path} is not named in the package's manifest", hint="move it out of the package")
+    """Ends at the first one: there may be millions of them."""
+    known = {MANIFEST_FILE, SIGNATURE_FILE, *manifest.files}
+    leading = {parent.as_posix() for name in manifest.files for parent in PurePosixPath(name).parents}
+    waiting = ["."]
+    while waiting:
+        within = waiting.pop()
+        for name, is_directory in _entries(directory, within):
+            if is_directory and name in leading:
+                waiting.append(name)
+            elif is_directory or name not in known:
+                raise PackageError(
+                    f"{directory / name} is not named in the package's manifest", hint="move it out of the package"
+                )
+
+
+def _entries(directory: Path, within: str) -> Iterator[tuple[str, bool]]:
+    """What lies in a directory of the package, by its path there; whether each is a directory, and no link to one."""
+    try:
+        with os.scandir(directory / within) as entries:
+            for entry in entries:
+                yield (PurePosixPath(within) / entry.name).as_posix(), entry.is_dir(follow_symlinks=False)
+    except OSError as error:
+        raise PackageError(f"{directory / within} cannot be read: {error.strerror}", hint=REBUILD_HINT) from error
 
 
 def _damaged(manifest: Manifest, name: str, what: str) -> PackageError:

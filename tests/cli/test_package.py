@@ -21,6 +21,8 @@ from calculet_trio.cli.main import run
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.build_options import BuildOptions, Progress
 from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.package_signature import sign_package
+from calculet_trio.packages.signing import SigningKey
 from calculet_trio.packages.store import Store
 from tests.models import TinyModel
 from tests.packages.fake_hub import running_hub
@@ -32,7 +34,7 @@ RUN_S = 120
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+    for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(variable, raising=False)
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
@@ -48,6 +50,7 @@ def store(home: Path) -> Store:
 def install(store: Store, name: str) -> Path:
     with store.staging() as scratch:
         write_package(scratch / "built", name)
+        sign_package(scratch / "built", SigningKey.local(paths.keys()))
         return store.install(scratch / "built", name)
 
 
@@ -96,13 +99,63 @@ def test_what_is_not_there_is_said_with_what_is(store: Store, capsys: pytest.Cap
 def test_verify_says_which_file_is_damaged_and_leaves_with_1(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     install(store, "one")
     directory = install(store, "two")
-    assert answer(capsys, "verify") == "one: whole\ntwo: whole\n"
+    signed = f"whole, signed by this machine's key {SigningKey.local(paths.keys()).public.key_id[:16]}…\n"
+    assert answer(capsys, "verify") == f"one: {signed}two: {signed}"
     path = directory / "model.onnx"
     path.write_bytes(bytes(reversed(path.read_bytes())))
-    assert answer(capsys, "verify", "one") == "one: whole\n"
+    assert answer(capsys, "verify", "one") == f"one: {signed}"
     assert "two: the package 'two' is damaged: model.onnx" in answer(capsys, "verify", code=1)
     verdicts = json.loads(answer(capsys, "verify", "--json", code=1))
     assert [(each["name"], each["ok"]) for each in verdicts] == [("one", True), ("two", False)]
+
+
+# ---- signing --------------------------------------------------------------------------------------------
+
+
+def test_an_unsigned_package_is_refused_until_it_is_signed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    (install(store, "one") / "model.sig").unlink()
+    assert "one: the package 'one' is not signed" in answer(capsys, "verify", code=1)
+    assert "nobody who is trusted: the package 'one' is not signed" in answer(capsys, "show", "one")
+    assert "one is signed by the key" in answer(capsys, "sign", "one")
+    assert "whole, signed by this machine's key" in answer(capsys, "verify")
+    assert "signed by       this machine's key" in answer(capsys, "show", "one")
+
+
+def test_what_is_damaged_or_contradicts_itself_is_not_signed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = install(store, "one")
+    (directory / "model.sig").unlink()
+    manifest = Manifest.load(directory)
+    attrs.evolve(manifest, kv=attrs.evolve(manifest.kv, bytes_per_token=1)).save(directory)
+    assert "kv.bytes_per_token is 1" in answer(capsys, "sign", "one", code=78)
+    manifest.save(directory)
+    path = directory / "model.onnx"
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    assert "model.onnx: its sha256 is" in answer(capsys, "sign", "one", code=78)
+    assert not (directory / "model.sig").exists()
+
+
+def test_a_signature_that_is_trusted_is_not_replaced_unasked(
+    store: Store, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(store, "one")
+    SigningKey.local(home / "vendor")
+    key = home / "vendor" / "local.pem"
+    assert "signed already, by this machine's key" in answer(capsys, "sign", "one", "--key", str(key), code=78)
+    answer(capsys, "sign", "one", "--key", str(key), "--force")
+    assert "which is not trusted for it" in answer(capsys, "verify", code=1)
+    paths.configuration().write_text(
+        "schema: calculet-service/v1\ntrusted_keys: [../../vendor/local.pub.pem]\n", encoding="utf-8"
+    )
+    assert "whole, signed by a trusted key" in answer(capsys, "verify")
+    (home / "vendor" / "local.pub.pem").unlink()
+    assert "local.pub.pem cannot be read" in answer(capsys, "verify", code=78)
+
+
+def test_the_configured_store_is_the_one(store: Store, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(Store(home / "other"), "one")
+    paths.configuration().write_text("schema: calculet-service/v1\nstore: ../../other\n", encoding="utf-8")
+    assert store.names() == ()
+    assert "one: whole" in answer(capsys, "verify")
 
 
 # ---- making, with a builder that writes tiny files ------------------------------------------------------------
@@ -128,6 +181,7 @@ def built_with(monkeypatch: pytest.MonkeyPatch) -> list[BuildOptions]:
         manifest = write_package(destination, name)
         source = attrs.evolve(manifest.source, sha256=hashlib.sha256(gguf.read_bytes()).hexdigest())
         attrs.evolve(manifest, source=source, weight_form=options.weight_form).save(destination)
+        sign_package(destination, SigningKey.local(paths.keys()))
 
     monkeypatch.setattr(package_commands, "make_package", make)
     return asked
@@ -145,6 +199,16 @@ def test_pull_makes_a_package_of_a_file(
     [options] = built_with
     assert (options.lanes, options.max_seq, options.weight_form.value, options.batches) == (4, 64, "fp32", (1, 4))
     store.check(store.resolve("some-model"), thorough=True)
+
+
+def test_pulling_mends_what_would_not_be_served(
+    store: Store, gguf: Path, built_with: list[BuildOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "pull", str(gguf), *SHAPE)
+    (store.resolve("some-model") / "model.sig").unlink()
+    assert "some-model is ready" in answer(capsys, "pull", str(gguf), *SHAPE)
+    assert len(built_with) == 2
+    assert "was there already" in answer(capsys, "pull", str(gguf), *SHAPE)
 
 
 def test_pulling_twice_is_no_error_and_no_work(
@@ -288,7 +352,7 @@ def test_a_tiny_model_comes_from_a_hub_into_the_store(
     assert manifest.golden is not None
     assert manifest.source.sha256 == hashlib.sha256(model).hexdigest()
     assert [profile.compiled_batch for profile in manifest.shape().decode] == [1, 2]
-    assert answer(capsys, "verify") == "tiny: whole\n"
+    assert answer(capsys, "verify").startswith("tiny: whole, signed by this machine's key")
 
 
 def test_an_architecture_that_cannot_be_built_is_named(
