@@ -6,11 +6,33 @@ Source: ARCHITECTURE.md "Time"; CONVENTIONS.md traps 7, 9, 10, 14.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 T = TypeVar("T")
+
+
+class Line(Protocol):
+    """Calls one after another in a worker of their own, which stays and waits for the next.
+
+    So a call begins when it is put here, and not when a task gets its turn: with many streams to be written, turns
+    come late. At most one call is out at a time.
+    """
+
+    def put(self, call: Callable[[], Any]) -> None:
+        """Begin the call; never waits. After `close` it is not begun at all."""
+
+    def close(self) -> None:
+        """No further call is begun; `run` returns when the one that is out has ended."""
+
+    async def run(self, deliver: Callable[[Any], None]) -> None:
+        """Hand each call's answer to ``deliver``, in the trio thread, until closed. What a call raises, this raises.
+
+        **Cancellation**: may lose the call that is out: its thread is left behind, and its outcome goes nowhere.
+        """
 
 
 class BlockingRunner(Protocol):
@@ -30,6 +52,9 @@ class BlockingRunner(Protocol):
         **Cancellation**: atomic. It wins before the call begins, or waits for its end.
         """
 
+    def line(self) -> Line:
+        """A worker for calls that follow one another closely."""
+
 
 class ThreadRunner:
     """Worker threads; a round trip costs about 150 µs."""
@@ -41,3 +66,33 @@ class ThreadRunner:
     async def run_whole(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """See `BlockingRunner.run_whole`."""
         return await trio.to_thread.run_sync(call, limiter=limiter)
+
+    def line(self) -> Line:
+        """See `BlockingRunner.line`."""
+        return _ThreadLine()
+
+
+class _ThreadLine:
+    """A thread of trio's, under a limiter of one. There is no hop for a call: a queue's lock wakes the thread."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._is_closed = False
+        self._limiter = trio.CapacityLimiter(1)
+
+    def put(self, call: Callable[[], Any]) -> None:
+        if not self._is_closed:
+            self._calls.put(call)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._calls.put(None)
+
+    async def run(self, deliver: Callable[[Any], None]) -> None:
+        token = trio.lowlevel.current_trio_token()
+        work = partial(self._work, lambda answer: token.run_sync_soon(deliver, answer))
+        await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+
+    def _work(self, answer: Callable[[Any], None]) -> None:
+        while (call := self._calls.get()) is not None:
+            answer(call())

@@ -1,10 +1,11 @@
 """The one shield: a job is either not submitted, or drained; there is no third way.
 
-Submission and wait stand together behind one shielded scope, after a last checkpoint at which cancellation
-may still win. The bound on the wait is the port's timeout, and its expiry is the value
-`calculet_trio.runtimes.port.Unknown`. A runtime that does not keep to it is not waited for either: past a bound
-of the shell's own the outcome is the same `Unknown`, and the thread stays behind, with all that it holds, for
-the rest of the process's life. Only `calculet_trio.shell.executor` imports this module.
+Submission and wait stand together behind one shielded scope; cancellation wins before them, or not until they have
+ended. `EngineLine` is the way of every job, `submit_and_drain` the synchronous baseline's. The bound on the wait is
+the port's timeout, and its expiry is the value `calculet_trio.runtimes.port.Unknown`. A runtime that does not keep to
+it is not waited for either: past a bound of the shell's own the outcome is the same `Unknown`, and the thread stays
+behind, with all that it holds, for the rest of the process's life. Only `calculet_trio.shell.executor` imports this
+module.
 
 Source: SPEC section 9 (S §14); ARCHITECTURE.md "The one shield".
 """
@@ -14,8 +15,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from math import inf
+from typing import Any, TypeVar
 
+import attrs
 import trio
 
 from calculet_trio.core.events import FaultReason
@@ -40,9 +44,13 @@ class Bound:
         """Wait no longer than until ``deadline_s``, monotonic."""
         self._scope.deadline = min(self._scope.deadline, deadline_s)
 
+    def move(self, deadline_s: float) -> None:
+        """Another call: wait for it until ``deadline_s``, monotonic."""
+        self._scope.deadline = deadline_s
+
     @property
     def scope(self) -> trio.CancelScope:
-        """The one shield; for `see_through`."""
+        """The one shield."""
         return self._scope
 
 
@@ -67,6 +75,86 @@ async def see_through(
     with bound.scope:
         return await runner.run(call, limiter)
     return Unknown(FaultReason.TIMEOUT)
+
+
+@attrs.frozen(eq=False)
+class _Out:
+    """The job that is out; ``is_over`` keeps a thread that wakes too late from sampling it."""
+
+    job: Job
+    is_over: threading.Event = attrs.field(factory=threading.Event)
+
+
+class EngineLine:
+    """One engine's jobs, each begun in the moment it is decided, and drained.
+
+    Args:
+        runtime: the device.
+        engine: which of its engines.
+        read_out: called with a finished job, its outcome and the seconds it took, in the engine's thread, before the
+            engine's buffers are reused.
+        tell: called in the trio thread with each job and what ``read_out`` made of it, or the outcome that there
+            was none.
+        runner: how blocking calls run.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: EngineId,
+        *,
+        read_out: Callable[[Job, Finished, float], Any],
+        tell: Callable[[Job, Any], None],
+        runner: BlockingRunner,
+    ) -> None:
+        self._runtime = runtime
+        self._engine = engine
+        self._read_out = read_out
+        self._tell = tell
+        self._line = runner.line()
+        self._bound = Bound(inf)
+        self._out: _Out | None = None
+
+    def begin(self, job: Job, *, timeout_s: float, overrun_s: float) -> None:
+        """Submit the job, at once; nothing else of this engine is out.
+
+        Args:
+            job: what to run.
+            timeout_s: after which the job's fate is `Unknown`.
+            overrun_s: for the runtime to keep to ``timeout_s``, and for ``read_out``; then it is taken for stuck.
+        """
+        assert self._out is None, "an engine has one job"
+        out = self._out = _Out(job)
+        self._bound.move(trio.current_time() + timeout_s + overrun_s)
+        read_out = partial(self._read_out, job)
+        self._line.put(partial(_submit_and_wait, self._runtime, self._engine, job, timeout_s, read_out, out.is_over))
+
+    async def run(self) -> None:
+        """Be the engine's thread, until cancelled.
+
+        **Cancellation**: drains: no further job is begun, and the one that is out is stayed with until it has ended or
+        its bound is past.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_when_cancelled)
+            with self._bound.scope as shielded:
+                await self._line.run(self._ended)
+            if shielded.cancelled_caught:
+                self._ended(Unknown(FaultReason.TIMEOUT))
+
+    def _ended(self, outcome: Any) -> None:
+        out, self._out = self._out, None
+        if out is None:  # it was given up in the moment in which it ended
+            return
+        out.is_over.set()
+        self._bound.move(inf)
+        self._tell(out.job, outcome)
+
+    async def _close_when_cancelled(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._line.close()
 
 
 async def submit_and_drain(

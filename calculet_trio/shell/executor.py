@@ -1,7 +1,11 @@
 """DeviceExecutor: one per physical device, above all generations; it runs what the core submits.
 
-Each engine has a task and a limiter of its own. KV allocations and releases run beside the jobs, one at a
-time. Whatever an engine learns comes back to the core as one event.
+Each engine has a thread and a limiter of its own, which begins a job in the moment in which the core decides it: a
+step waits for no task's turn, and makes no hop. KV allocations and releases run beside the jobs, one at a time.
+Whatever an engine learns comes back to the core as one event.
+
+The synchronous baseline (``executor.mode: sync``) instead makes every call of the device, jobs and KV calls alike, in
+one task and one thread, one after another: submit, wait, sample, and then whatever the core decided.
 
 Source: SPEC section 9 (S §3, §14).
 """
@@ -23,7 +27,7 @@ from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import Allocated, Finished, NotAllocated, NotSubmitted, Runtime, Unknown
 from calculet_trio.shell.blocking import BlockingRunner
-from calculet_trio.shell.drain import Bound, see_through, submit_and_drain
+from calculet_trio.shell.drain import Bound, EngineLine, see_through, submit_and_drain
 
 T = TypeVar("T")
 
@@ -66,6 +70,7 @@ class DeviceExecutor:
         post: tells the core.
         runner: how blocking calls run.
         timeout: the bound of a job.
+        synchronous: the baseline of milestone M1; with one engine.
         on_timing: told of each finished job: how it finished, and its seconds from submission to outcome.
         on_stuck: told when a call beside the jobs did not return: the device is lost.
     """
@@ -79,6 +84,7 @@ class DeviceExecutor:
         post: Callable[[Event], None],
         runner: BlockingRunner,
         timeout: JobTimeout,
+        synchronous: bool = False,
         on_timing: Callable[[Job, Finished, float], None],
         on_stuck: Callable[[FaultReason], None],
     ) -> None:
@@ -89,9 +95,14 @@ class DeviceExecutor:
         self._timeout = timeout
         self._on_timing = on_timing
         self._on_stuck = on_stuck
-        # At most one job waits for an engine, since the core gives it the next one when the last has ended.
-        self._jobs = {engine: trio.open_memory_channel[Job](1) for engine in engines}
-        self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence](_LANES_AT_MOST)
+        self._synchronous = synchronous
+        self._lines = {
+            engine: EngineLine(
+                runtime, engine, read_out=self._read_out, tell=partial(self._ended, engine), runner=runner
+            )
+            for engine in engines
+        }
+        self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence | SubmitJob](_LANES_AT_MOST)
         self._control_limiter = trio.CapacityLimiter(1)
         self._load_bound: Bound | None = None
         self._control_turn = trio.Lock()  # waited for outside the shield, so that the limiter is free inside it
@@ -100,8 +111,14 @@ class DeviceExecutor:
     # ---- effects --------------------------------------------------------------------------------
 
     def submit(self, effect: SubmitJob) -> None:
-        """Hand the job to its engine's task; never waits."""
-        self._jobs[effect.engine][0].send_nowait(effect.job)
+        """Begin the job on its engine; never waits."""
+        if self._synchronous:
+            self._control[0].send_nowait(effect)
+            return
+        job, overrun_s = effect.job, self._timeout.overrun_s
+        timeout_s = self._timeout.of(job)
+        self._bounds_s[_name(effect.engine)] = trio.current_time() + timeout_s + overrun_s
+        self._lines[effect.engine].begin(job, timeout_s=timeout_s, overrun_s=overrun_s)
 
     def control(self, effect: AllocateSequence | ReleaseSequence) -> None:
         """Queue a KV call; never waits."""
@@ -120,8 +137,9 @@ class DeviceExecutor:
         **Cancellation**: drains: each engine first ends the job it is running.
         """
         async with trio.open_nursery() as nursery:
-            for engine in self._jobs:
-                nursery.start_soon(self._run_engine, engine, name=f"engine {engine.value}")
+            if not self._synchronous:
+                for engine, line in self._lines.items():
+                    nursery.start_soon(line.run, name=_name(engine))
             nursery.start_soon(self._run_control, name="kv calls")
 
     async def call(self, call: Callable[[], T]) -> T:
@@ -138,22 +156,9 @@ class DeviceExecutor:
             raise DeviceLost("a call to the device did not return in time")
         return answer
 
-    async def _run_engine(self, engine: EngineId) -> None:
-        limiter = trio.CapacityLimiter(1)
-        async for job in self._jobs[engine][1]:
-            timeout_s = self._timeout.of(job)
-            with self._bounded(f"engine {engine.value}", timeout_s + self._timeout.overrun_s):
-                outcome = await submit_and_drain(
-                    self._runtime,
-                    engine,
-                    job,
-                    timeout_s=timeout_s,
-                    overrun_s=self._timeout.overrun_s,
-                    read_out=partial(self._read_out, job),
-                    runner=self._runner,
-                    limiter=limiter,
-                )
-            self._post(_as_event(job, outcome))
+    def _ended(self, engine: EngineId, job: Job, outcome: Event | NotSubmitted | Unknown) -> None:
+        del self._bounds_s[_name(engine)]
+        self._post(_as_event(job, outcome))
 
     def _read_out(self, job: Job, finished: Finished, taken_s: float) -> Event:
         """In the engine's thread, while its buffers hold this job's logits."""
@@ -165,9 +170,28 @@ class DeviceExecutor:
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:
+            if isinstance(effect, SubmitJob):
+                await self._run_job(effect.engine, effect.job)
+                continue
             answer = await self._control_call(partial(self._kv_call, effect), Bound(_KV_CALL_S), bound_s=_KV_CALL_S)
             if not isinstance(answer, Unknown):  # else its lane stays as it is: nobody knows what it holds
                 self._post(answer)
+
+    async def _run_job(self, engine: EngineId, job: Job) -> None:
+        """The synchronous baseline's way."""
+        timeout_s, overrun_s = self._timeout.of(job), self._timeout.overrun_s
+        with self._bounded(_name(engine), timeout_s + overrun_s):
+            outcome = await submit_and_drain(
+                self._runtime,
+                engine,
+                job,
+                timeout_s=timeout_s,
+                overrun_s=overrun_s,
+                read_out=partial(self._read_out, job),
+                runner=self._runner,
+                limiter=self._control_limiter,
+            )
+        self._post(_as_event(job, outcome))
 
     def hurry(self, deadline_s: float) -> None:
         """The process is to end: a load's call is waited for until then, and no longer."""
@@ -209,6 +233,10 @@ class DeviceExecutor:
         except Exception:  # noqa: BLE001 - an unconfirmed release keeps the lane out of use
             confirmed = False
         return ev.SequenceReleased(effect.generation, effect.lane, effect.sequence, confirmed)
+
+
+def _name(engine: EngineId) -> str:
+    return f"engine {engine.value}"
 
 
 def _as_event(job: Job, outcome: Event | NotSubmitted | Unknown) -> Event:

@@ -15,7 +15,7 @@ Source: SPEC section 3, 9; ARCHITECTURE.md "Lifetimes: the nursery tree".
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -159,6 +159,7 @@ class _House:
             post=post,
             runner=daemon.runner,
             timeout=daemon.job_timeout,
+            synchronous=daemon.policy.executor.synchronous,
             on_timing=daemon.metrics.job_finished,
             on_stuck=self._lose_device,
         )
@@ -278,12 +279,19 @@ class _House:
 
     # ---- effects --------------------------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
-        """Carry one effect out. Nothing here waits."""
-        self._daemon.metrics.saw(effect, trio.current_time())
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        """Carry out what the core made of an event: jobs first, so that no engine waits while streams are written."""
+        for effect in effects:
+            if isinstance(effect, SubmitJob):
+                self._executor.submit(effect)
+        for effect in effects:
+            self._daemon.metrics.saw(effect, trio.current_time())
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
             case SubmitJob():
-                self._executor.submit(effect)
+                pass  # begun already
             case AllocateSequence() | ReleaseSequence():
                 self._executor.control(effect)
             case Quarantined(engine, reason):

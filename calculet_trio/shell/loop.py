@@ -8,7 +8,7 @@ Source: ARCHITECTURE.md "Time", "Lifetimes".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import trio
@@ -27,12 +27,15 @@ class CoreLoop:
 
     Args:
         core: the decisions.
-        perform: carries one effect out without waiting.
+        perform: carries out what the core made of one event, without waiting.
         observe: told of each event before the core is; must not raise.
     """
 
     def __init__(
-        self, core: ServingCore, perform: Callable[[Effect], None], observe: Callable[[Event, float], None]
+        self,
+        core: ServingCore,
+        perform: Callable[[Sequence[Effect]], None],
+        observe: Callable[[Event, float], None],
     ) -> None:
         self._core = core
         self._perform = perform
@@ -74,5 +77,4 @@ class CoreLoop:
         while self._inbox:
             event = self._inbox.popleft()
             self._observe(event, now)
-            for effect in self._core.handle(event, now):
-                self._perform(effect)
+            self._perform(self._core.handle(event, now))

@@ -13,6 +13,7 @@ import trio
 from trio.abc import Clock
 
 from calculet_trio.runtimes.pace import VirtualPace
+from calculet_trio.shell.blocking import Line
 
 T = TypeVar("T")
 
@@ -84,14 +85,15 @@ class VirtualRunner:
         """See `calculet_trio.shell.blocking.BlockingRunner.run`."""
         if limiter.available_tokens < 1:
             async with limiter:
-                return await self._run(call)
+                return await self.run_now(call)
         limiter.acquire_nowait()  # a free limiter is taken without a checkpoint: the sleep is one
         try:
-            return await self._run(call)
+            return await self.run_now(call)
         finally:
             limiter.release()
 
-    async def _run(self, call: Callable[[], T]) -> T:
+    async def run_now(self, call: Callable[[], T]) -> T:
+        """``run`` for whoever has the place already."""
         answer = call()
         await self._clock.sleep_until(self._pace.take_debt())
         return answer
@@ -99,3 +101,28 @@ class VirtualRunner:
     async def run_whole(self, call: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """See `calculet_trio.shell.blocking.BlockingRunner.run_whole`."""
         return await self.run(call, limiter)
+
+    def line(self) -> Line:
+        """See `calculet_trio.shell.blocking.BlockingRunner.line`."""
+        return _VirtualLine(self)
+
+
+class _VirtualLine:
+    """Calls in place, each followed by the sleep that it owes."""
+
+    def __init__(self, runner: VirtualRunner) -> None:
+        self._runner = runner
+        self._send, self._receive = trio.open_memory_channel[Callable[[], Any]](1)
+        self._is_closed = False
+
+    def put(self, call: Callable[[], Any]) -> None:
+        if not self._is_closed:
+            self._send.send_nowait(call)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._send.close()
+
+    async def run(self, deliver: Callable[[Any], None]) -> None:
+        async for call in self._receive:
+            deliver(await self._runner.run_now(call))

@@ -1,0 +1,157 @@
+"""Engine lines: a job begins when it is decided, and is drained; the synchronous baseline makes one call at a time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.policy import ExecutorPolicy, Policy
+from calculet_trio.runtimes.port import Finished, Submitted, Ticket, Unknown
+from calculet_trio.shell.blocking import ThreadRunner
+from calculet_trio.shell.drain import EngineLine
+from tests.shell.house import ask, living, until
+
+
+class Gated:
+    """A runtime whose waits end when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted = []
+        self.taken = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+
+    def submit(self, engine, job):
+        self.submitted.append(job)
+        self.taken.release()
+        return Submitted(Ticket(len(self.submitted)))
+
+    def wait(self, engine, ticket, timeout_s):
+        assert self.gate.acquire(timeout=60)
+        return Finished(None)
+
+
+class Told:
+    """A line over a gated runtime, and what it told."""
+
+    def __init__(self) -> None:
+        self.runtime = Gated()
+        self.told = []
+        self.read = []
+        self.line = EngineLine(
+            self.runtime,
+            None,
+            read_out=self._read_out,
+            tell=lambda job, outcome: self.told.append((job, outcome)),
+            runner=ThreadRunner(),
+        )
+
+    def _read_out(self, job, finished, taken_s):
+        self.read.append(threading.current_thread())
+        return f"{job} read"
+
+    def begin(self, job, *, bound_s=60.0):
+        self.line.begin(job, timeout_s=bound_s, overrun_s=0.0)
+
+
+async def test_jobs_follow_one_another_on_one_thread_without_a_turn_of_any_task():
+    told = Told()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        await wait_all_tasks_blocked()
+        for number in range(3):
+            told.begin(number)
+            # No checkpoint here: no task gets a turn before the job is submitted.
+            assert told.runtime.taken.acquire(timeout=60)
+            told.runtime.gate.release()
+            await until(lambda number=number: len(told.told) == number + 1)
+        nursery.cancel_scope.cancel()
+    assert told.told == [(number, f"{number} read") for number in range(3)]
+    assert len(set(told.read)) == 1
+    assert told.read[0] is not threading.main_thread()
+
+
+async def test_cancelled_it_stays_with_the_job_that_is_out_and_begins_no_other():
+    told = Told()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("out")
+        await until(lambda: told.runtime.submitted)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope() as after:
+            after.shield = True
+            await wait_all_tasks_blocked()
+            assert told.told == []
+            told.runtime.gate.release()
+            await until(lambda: told.told)
+            told.begin("late")
+    assert told.told == [("out", "out read")]
+    assert told.runtime.submitted == ["out"]
+
+
+async def test_a_job_past_its_bound_is_unknown_and_its_thread_reads_nothing_when_it_wakes():
+    told = Told()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("stuck", bound_s=0.01)
+        await until(lambda: told.told)
+        nursery.cancel_scope.cancel()
+    assert told.told == [("stuck", Unknown(FaultReason.TIMEOUT))]
+    stuck = [thread for thread in threading.enumerate() if "run_sync" in thread.name]
+    told.runtime.gate.release()
+    await until(lambda: all("run_sync" not in thread.name for thread in stuck))
+    assert told.read == []
+
+
+async def test_a_bound_is_the_jobs_own_and_an_idle_engine_has_none():
+    told = Told()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("first", bound_s=30.0)
+        told.runtime.gate.release()
+        await until(lambda: told.told)
+        assert told.line._bound.scope.deadline == float("inf")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+async def test_the_baseline_says_the_same_and_makes_one_call_at_a_time(synchronous, monkeypatch):
+    script = {
+        "lanes": 2,
+        "replies": [{"when": "a", "tokens": ["one ", {"text": "two", "delay_s": 0.2}]}, {"tokens": ["x"]}],
+    }
+    under_way = []
+    beside = set()
+
+    def noted(runtime, name):
+        call = getattr(runtime, name)
+
+        def noting(*args):
+            beside.update((name, other) for other in under_way)
+            under_way.append(name)
+            try:
+                return call(*args)
+            finally:
+                under_way.remove(name)
+
+        monkeypatch.setattr(runtime, name, noting)
+
+    texts = {}
+
+    async def one(prompt):
+        texts[prompt] = (await ask(house.service, prompt))[0]
+
+    policy = Policy(executor=ExecutorPolicy(synchronous=synchronous))
+    async with living(script, policy=policy) as house:
+        for name in ("submit", "wait", "allocate", "release"):
+            noted(house.runtime, name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, "a")
+            await until(lambda: under_way == ["wait"] and house.runtime.gates.state()["submitted"] >= 2)
+            nursery.start_soon(one, "b")
+    assert texts == {"a": "one two", "b": "x"}
+    assert (("allocate", "wait") in beside) is not synchronous
+    assert not synchronous or beside == set()
