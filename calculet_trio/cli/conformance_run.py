@@ -111,7 +111,9 @@ def _tried(
         rig = Rig(
             runtime,
             GENERATION,
-            engine=device.engines[0],
+            package=source.package,
+            engines=device.engines,
+            faults=subject.faults,
             agreement=subject.agreement,
             chunk_tokens=subject.policy.queues.prefill_chunk_tokens,
         )

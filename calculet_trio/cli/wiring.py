@@ -22,8 +22,10 @@ from calculet_trio.cli import paths
 from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.conformance.fault_control import FaultControl
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import Evidence
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
@@ -33,6 +35,7 @@ from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.store import Store
 from calculet_trio.packages.trust import Trust
+from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.settings.configuration import Configuration, Served
@@ -314,6 +317,10 @@ def _recorded(configuration: Configuration, identity: Path, device: DeviceInfo) 
     return found.evidence(combination_of(sha256_of(identity), device))
 
 
+EMULATED_FAULTS: Final = frozenset({FaultKind.TIMEOUT, FaultKind.CCU_FAULT, FaultKind.PCIE_ERROR})
+"""A reset undoes all of them, as nobody knows of a board."""
+
+
 @attrs.frozen(kw_only=True)
 class Subject:
     """What conformance is tried on.
@@ -323,12 +330,14 @@ class Subject:
         source: its model.
         agreement: what may differ where kernels do.
         policy: as configured.
+        faults: what may be made to go wrong with it.
     """
 
     runtime: Runtime
     source: ModelSource
     agreement: Agreement
     policy: Policy
+    faults: FaultControl
 
 
 def wire_subject(configuration: Configuration, *, in_real_time: bool = False) -> Subject:
@@ -346,16 +355,17 @@ def wire_subject(configuration: Configuration, *, in_real_time: bool = False) ->
     policy = configuration.policy(served)
     kind = configuration.service.device.runtime
     if kind is RuntimeKind.EMULATED:
-        runtime, source = _emulated(
-            configuration, served, policy, RealPace() if in_real_time else VirtualPace(lambda: 0.0)
-        )
-        agreement = EXACT
+        pace = RealPace() if in_real_time else VirtualPace(lambda: 0.0)
+        board, source = _emulated(configuration, served, policy, pace)
+        faults, agreement = FaultControl(EMULATED_FAULTS), EXACT
+        runtime: Runtime = FaultyRuntime(board, faults, pace)
     elif kind is RuntimeKind.HOST:
         runtime, source = _host(configuration, served, policy)
         golden = Manifest.load(source.package).golden
         if golden is None:
             raise PackageError(f"{source.package} has no golden recording", hint="build or pull the package again")
         agreement = Agreement(golden.logit_tolerance, golden.decisive_gap)
+        faults = FaultControl(frozenset({FaultKind.TIMEOUT}))  # a run that is over its time is stopped, and is over
     else:
         raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host and emulated")
-    return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy)
+    return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy, faults=faults)

@@ -24,7 +24,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.shell.service import Service
 
 CPU_SHARE_AT_MOST: Final = 0.05
-BUSY_SHARE_AT_MOST: Final = 0.5
+BUSY_SHARE_AT_MOST: Final = 0.15
 """While a job runs: taking the requests in costs some; a loop that asks and asks uses a whole processor."""
 EVENTS_AT_MOST: Final = 4
 """Of each request that waits, while the device is busy: it arrives, is offered, may be given a lane; one to spare."""

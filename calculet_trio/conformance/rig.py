@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
@@ -17,6 +18,8 @@ import attrs
 import numpy as np
 
 from calculet_trio.conformance.agreement import EXACT, Agreement, Row, difference
+from calculet_trio.conformance.fault_control import NOTHING, FaultControl
+from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.jobs import DecodeJob, EngineId, Job, LaneWork, PrefillJob
 from calculet_trio.core.profiles import BatchProfile, LaneLayout, choose_window
 from calculet_trio.errors import ConfigurationRefused
@@ -66,13 +69,23 @@ class Rig:
     Args:
         runtime: opened, with ``generation`` configured; no lane holds a sequence.
         generation: the model under test.
-        engine: where jobs run.
+        package: what to configure again after a reset.
+        engines: where jobs run; the first, unless a case says otherwise.
+        faults: what the runtime declares may be made to go wrong.
         agreement: what may differ where two ways to one context use different kernels.
         chunk_tokens: the piece that a scheduler would cut prompts into.
     """
 
     def __init__(
-        self, runtime: Runtime, generation: GenerationId, *, engine: EngineId, agreement: Agreement, chunk_tokens: int
+        self,
+        runtime: Runtime,
+        generation: GenerationId,
+        *,
+        package: Path,
+        engines: tuple[EngineId, ...],
+        agreement: Agreement,
+        chunk_tokens: int,
+        faults: FaultControl = NOTHING,
     ) -> None:
         description = runtime.inspect(generation)
         self.runtime = runtime
@@ -82,7 +95,9 @@ class Rig:
         self.capabilities = description.capabilities
         usable = tuple(profile for profile in description.shape.decode if profile.is_usable)
         self.shape = attrs.evolve(description.shape, decode=usable)
-        self._engine = engine
+        self.engines = engines
+        self.faults = faults
+        self._package = package
         self._jobs = count(1)
         self._seats: list[Seat] = []
         if not usable or self.max_seq < CONTEXT_TOKENS_MIN:
@@ -90,6 +105,11 @@ class Rig:
                 f"the package has a context of {self.shape.max_seq} tokens and {len(usable)} usable decode profiles; "
                 f"conformance needs {CONTEXT_TOKENS_MIN} and one"
             )
+
+    @property
+    def engine(self) -> EngineId:
+        """Where jobs run."""
+        return self.engines[0]
 
     @property
     def max_seq(self) -> int:
@@ -112,6 +132,39 @@ class Rig:
         """So many tokens of no meaning; another seed, other tokens."""
         drawn = np.random.default_rng(seed).integers(0, self.shape.vocab_size, number)
         return tuple(int(token) for token in drawn)
+
+    def may_provoke(self, kind: FaultKind) -> None:
+        """Whether a case may make this go wrong.
+
+        Raises:
+            NotApplicable: the runtime does not declare that it can be undone.
+        """
+        if kind not in self.faults.kinds:
+            raise NotApplicable(
+                f"the runtime does not declare that {kind.value} can be provoked and undone: a board may be shared, "
+                "and a fault that stays would be everybody's"
+            )
+
+    # ---- the model ------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Reset the device and configure the model again; whatever was held is gone."""
+        self.unload()
+        self.load()
+
+    def unload(self) -> None:
+        """Reset the device, which must be quiet afterwards."""
+        self._seats.clear()
+        if not self.runtime.reset_configuration():
+            raise DeviceStopped("after a reset the device is not known to be quiet")
+
+    def load(self) -> None:
+        """Configure the model, which must say what its package recorded."""
+        self.runtime.configure(self.generation, self._package)
+        self.runtime.warm_up(self.generation)
+        outcome = self.runtime.golden(self.generation)
+        if not outcome.passed:
+            raise CaseFailed(f"after a reset: {outcome.detail}")
 
     # ---- lanes ----------------------------------------------------------------------------------
 
@@ -167,8 +220,20 @@ class Rig:
 
     def step(self, seat: Seat, token: int) -> Row:
         """One token for one seat, by the smallest profile that reaches it."""
+        job = self.step_job(seat, token)
+        row = self.row_of(job, self.run(job))
+        seat.length += 1
+        return row
+
+    def step_job(self, seat: Seat, token: int) -> DecodeJob:
+        """The job of `step`."""
         window = choose_window([seat.lane], must=seat.lane, shape=self.shape)
-        return self.decode(window.profile, {seat: token}, first=window.first)[seat]
+        return self.decode_job(window.profile, {seat: token}, first=window.first)
+
+    def row_of(self, job: Job, ran: Ran, *, work: int = 0) -> Row:
+        """The row of one of the job's lanes, in the order in which they were asked for."""
+        row: Row = _rows(ran)[job.lanes[work].index]
+        return row
 
     def say(self, seat: Seat, prompt: Sequence[int], following: Sequence[int]) -> list[Row]:
         """The row after the prompt, and after each token that follows."""
@@ -203,17 +268,17 @@ class Rig:
         """A job that must succeed."""
         return self.finish(job, self.submit(job))
 
-    def submit(self, job: Job) -> Submitted:
-        answer = self.runtime.submit(self._engine, job)
+    def submit(self, job: Job, *, engine: EngineId | None = None) -> Submitted:
+        answer = self.runtime.submit(engine or self.engine, job)
         if not isinstance(answer, Submitted):
             raise CaseFailed(f"a {job.phase} job that fits was not taken: {answer.reason.value}")
         return answer
 
-    def finish(self, job: Job, submitted: Submitted) -> Ran:
+    def finish(self, job: Job, submitted: Submitted, *, engine: EngineId | None = None) -> Ran:
         """Wait for a submitted job, which must succeed."""
         timeout_s = _BASE_S + _PER_TOKEN_S * sum(len(work.tokens) for work in job.lanes)
         began_s = perf_counter()
-        outcome = self.runtime.wait(self._engine, submitted.ticket, timeout_s)
+        outcome = self.runtime.wait(engine or self.engine, submitted.ticket, timeout_s)
         if isinstance(outcome, Unknown):
             raise DeviceStopped(f"the fate of a {job.phase} job is unknown: {outcome.reason.value}")
         if outcome.failed is not None or outcome.lost_lanes:
@@ -225,7 +290,7 @@ class Rig:
 
     def must_refuse(self, job: Job, why: str) -> None:
         """The job must not be taken, because of ``why``."""
-        answer = self.runtime.submit(self._engine, job)
+        answer = self.runtime.submit(self.engine, job)
         if not isinstance(answer, NotSubmitted):
             self.finish(job, answer)
             raise CaseFailed(f"a {job.phase} job was taken: {why}")

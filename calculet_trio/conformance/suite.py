@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from calculet_trio.conformance import batches, chunked_prefill, context, sequences
+from calculet_trio.conformance import batches, chunked_prefill, context, engines, faults, loading, sequences
 from calculet_trio.conformance.case import Case, Result, Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.errors import ConfigurationRefused
@@ -22,6 +22,7 @@ CASES: Final = (
     Case(batches.inactive_lane_writes_no_kv),
     Case(batches.mixed_lengths),
     Case(batches.cancel_running),
+    Case(engines.ping_pong_two_jobs),
     Case(context.remove_tail_boundaries),
     Case(sequences.near_max_seq, is_long=True),
     Case(chunked_prefill.incremental_prefill_supported),
@@ -29,6 +30,11 @@ CASES: Final = (
     Case(chunked_prefill.positions_and_csrs_clear),
     Case(chunked_prefill.chunk_boundaries),
     Case(chunked_prefill.golden_and_performance, is_long=True),
+    Case(faults.device_busy),
+    Case(faults.timeout),
+    Case(faults.ccu_fault),
+    Case(faults.pcie_error),
+    Case(loading.load_unload_soak, is_long=True),
 )
 
 

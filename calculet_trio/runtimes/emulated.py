@@ -233,7 +233,7 @@ class EmulatedRuntime:
     def memory(self) -> MemoryUse:
         model = self.model
         used = model.parameter_bytes + model.lanes * model.context_tokens * model.kv_token_bytes
-        return MemoryUse(used, 32 if model.memory_total_bug else model.memory_bytes)
+        return MemoryUse(0 if self._generation is None else used, 32 if model.memory_total_bug else model.memory_bytes)
 
     def status(self) -> DeviceStatus:
         return DeviceStatus(not self._is_closed, "closed" if self._is_closed else "emulated")

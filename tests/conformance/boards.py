@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 
+from calculet_trio.cli.wiring import EMULATED_FAULTS
 from calculet_trio.conformance.agreement import EXACT, Agreement
+from calculet_trio.conformance.fault_control import NOTHING, FaultControl
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.core.jobs import EngineId, PrefillJob
 from calculet_trio.core.profiles import InactiveLanePolicy
 from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve, load_device
 from calculet_trio.runtimes.emulated import EmulatedRuntime, extend
+from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import VirtualPace
 from calculet_trio.runtimes.port import Allocated, GoldenResult, Submitted, Ticket
 
@@ -41,8 +46,18 @@ def board(kind=EmulatedRuntime, **changes):
     return runtime
 
 
-def rig_of(runtime, *, agreement: Agreement = EXACT, chunk_tokens: int = CHUNK_TOKENS) -> Rig:
-    return Rig(runtime, GENERATION, engine=EngineId.PING, agreement=agreement, chunk_tokens=chunk_tokens)
+def rig_of(runtime, *, agreement: Agreement = EXACT, chunk_tokens: int = CHUNK_TOKENS, can_fail: bool = True) -> Rig:
+    """A rig of a board; one that can be made to fail has its faults between rig and board."""
+    control = FaultControl(EMULATED_FAULTS) if can_fail else NOTHING
+    return Rig(
+        FaultyRuntime(runtime, control, runtime._pace),
+        GENERATION,
+        package=Path("board"),
+        engines=runtime.engines,
+        agreement=agreement,
+        chunk_tokens=chunk_tokens,
+        faults=control,
+    )
 
 
 # ---- boards that are wrong in one thing each ----------------------------------------------------------
@@ -194,3 +209,76 @@ class ClaimsNothing(EmulatedRuntime):
 
     def inspect(self, generation):
         return attrs.evolve(super().inspect(generation), capabilities=frozenset())
+
+
+class SharesOneHistory(EmulatedRuntime):
+    """What pong computes goes into the sequence that ping had last."""
+
+    last = None
+
+    def _run(self, engine, job):
+        sequence = job.lanes[0].sequence
+        if engine is EngineId.PONG and self.last in self._histories and self.last != sequence:
+            self._histories[self.last][-1] = extend(self._histories[self.last][-1], (1,))
+        self.last = sequence if engine is EngineId.PING else self.last
+        return super()._run(engine, job)
+
+
+class NeverRefuses(EmulatedRuntime):
+    """It takes a second job, and forgets the first."""
+
+    def submit(self, engine, job):
+        self._running.pop(engine, None)
+        return super().submit(engine, job)
+
+
+class RemembersAcrossResets(EmulatedRuntime):
+    """A reset leaves the lanes as they were."""
+
+    resets = 0
+
+    def reset_configuration(self):
+        self.resets += 1
+        return super().reset_configuration()
+
+    def allocate(self, generation, lane, tokens):
+        answer = super().allocate(generation, lane, tokens)
+        if isinstance(answer, Allocated):
+            self._histories[answer.sequence][0] = self.resets
+        return answer
+
+
+class NeverQuiet(EmulatedRuntime):
+    """A reset that says it did not help."""
+
+    def reset_configuration(self):
+        super().reset_configuration()
+        return False
+
+
+class AnswersLate(EmulatedRuntime):
+    """A wait that knows no timeout."""
+
+    def wait(self, engine, ticket, timeout_s):
+        return super().wait(engine, ticket, 1e9)
+
+
+class KeepsMemory(EmulatedRuntime):
+    """Each load takes a little more."""
+
+    loads = 0
+
+    def configure(self, generation, package):
+        self.loads += 1
+        super().configure(generation, package)
+
+    def memory(self):
+        use = super().memory()
+        return attrs.evolve(use, used_bytes=use.used_bytes * (100 + self.loads) // 100)
+
+
+class KeepsTheModel(EmulatedRuntime):
+    """Its memory does not become less by an unload."""
+
+    def memory(self):
+        return attrs.evolve(super().memory(), used_bytes=10**9)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import calculet_trio.conformance
 from calculet_trio.conformance.agreement import Agreement
 from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.rig import NotApplicable
@@ -51,6 +55,16 @@ def test_a_good_board_passes_everything(layout):
         ("positions_and_csrs_clear", boards.TouchesItsNeighbour),
         ("chunk_boundaries", boards.ForgetsEarlierPieces),
         ("golden_and_performance", boards.SaysSomethingElse),
+        ("ping_pong_two_jobs", boards.SharesOneHistory),
+        ("device_busy", boards.NeverRefuses),
+        ("timeout", boards.AnswersLate),
+        ("timeout", boards.RemembersAcrossResets),
+        ("ccu_fault", boards.RemembersAcrossResets),
+        ("ccu_fault", boards.NeverQuiet),
+        ("pcie_error", boards.RemembersAcrossResets),
+        ("load_unload_soak", boards.KeepsMemory),
+        ("load_unload_soak", boards.KeepsTheModel),
+        ("load_unload_soak", boards.RemembersAcrossResets),
     ],
 )
 def test_each_case_finds_what_it_is_there_for(case, kind):
@@ -88,6 +102,14 @@ def test_batches_do_not_apply_to_one_lane_profiles_or_without_a_mask_contract():
 
 def test_what_the_runtime_does_not_claim_does_not_apply():
     assert not_applicable(board(boards.ClaimsNothing)) == {"remove_tail_boundaries", "incremental_prefill_supported"}
+
+
+def test_a_fault_that_may_not_be_provoked_and_a_second_engine_that_is_not_there_do_not_apply():
+    rig = rig_of(board(engines=1), can_fail=False)
+    missing = {result.case: result.why for result in tried(rig) if result.verdict is Verdict.NOT_APPLICABLE}
+    assert missing.keys() == {"ping_pong_two_jobs", "timeout", "ccu_fault", "pcie_error"}
+    assert missing["ping_pong_two_jobs"] == "the device has one engine, ping"
+    assert "does not declare that ccu_fault can be provoked" in missing["ccu_fault"]
 
 
 def test_a_package_without_usable_profile_or_context_is_refused():
@@ -134,10 +156,19 @@ def test_cases_are_chosen_by_name_and_a_short_run_leaves_the_long_ones_out():
     assert {case.name for case in CASES} - {case.name for case in chosen((), short=True)} == {
         "near_max_seq",
         "golden_and_performance",
+        "load_unload_soak",
     }
     assert [case.name for case in chosen(("near_max_seq",), short=True)] == ["near_max_seq"]
     with pytest.raises(ConfigurationRefused, match="no conformance case 'nonsense'"):
         chosen(("nonsense",), short=False)
+
+
+def test_the_readme_names_a_case_for_every_row_of_the_matrix_and_every_case():
+    text = (Path(calculet_trio.conformance.__file__).parent / "README.md").read_text("utf-8")
+    matrix, _, others = text.partition("## Beyond the matrix")
+    rows = [line for line in matrix.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) == 9, "the rows of S §18"
+    assert set(re.findall(r"`([a-z_0-9]+)`", "\n".join(rows) + others)) == {case.name for case in CASES}
 
 
 def test_every_condition_that_can_be_earned_today_is_a_case():
@@ -146,4 +177,5 @@ def test_every_condition_that_can_be_earned_today_is_a_case():
     assert names.issuperset(CHUNKED_PREFILL_CONDITIONS)
     assert names.issuperset(batch_capability(8).conditions)
     assert names.issuperset(CAPABILITIES["remove_tail"].conditions)
+    assert names.issuperset(CAPABILITIES["ping_pong"].conditions)
     assert all(case.says.endswith(".") for case in CASES)
