@@ -103,6 +103,8 @@ class AdmissionController:
     def may_ever_admit(self, lanes: KvLanes, request: Request) -> bool:
         """Whether the request fits once every lane that can come back is free; Unknown ones stay charged."""
         lost, limit = len(lanes) - lanes.usable, self.policy.max_sequences
+        if not lost:
+            return True  # it was granted no more than that
         return (limit is None or lost < limit) and (
             lanes.unknown_tokens + request.tokens_at_most <= self._kv_tokens(lanes)
         )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from math import ceil, inf
+from math import ceil
+from operator import attrgetter
+from typing import Final
 
 from calculet_trio.core.jobs import DecodeJob, LaneWork
 from calculet_trio.core.policy import BatchPolicy, DecodeOrder, DecodePolicy
@@ -60,11 +62,12 @@ class DecodeScheduler:
         Start-time fair queueing of single tokens: a tenant's sequences share its turns, first ready first, and a
         tenant that had nothing here starts from the present.
         """
-        request.turn = max(self._clock, self._next_turn.get(request.tenant, 0.0))
-        self._next_turn[request.tenant] = request.turn + 1.0 / request.weight
+        turn = self._next_turn.get(request.tenant)
+        if turn is None or turn < self._clock:
+            turn = self._clock
+        request.turn = turn
+        self._next_turn[request.tenant] = turn + 1.0 / request.weight
         self._ready[request.id] = request
-        if len(self._next_turn) > 2 * len(self._ready) + self._shape.lanes:
-            self._next_turn = {tenant: turn for tenant, turn in self._next_turn.items() if turn > self._clock}
 
     def put_back(self, request: Request) -> None:
         """The device did not take the job: the request has waited longest still."""
@@ -112,25 +115,32 @@ class DecodeScheduler:
         for row, request in enumerate(batch):
             del self._ready[request.id]
             request.kv_pool = profile.kv_pool
-            works.append(_next_token(request, row if first_lane is None else _lane_of(request) - first_lane))
+            lane = request.lane
+            assert lane is not None
+            assert lane.sequence is not None
+            index = row if first_lane is None else lane.id - first_lane
+            works.append(
+                LaneWork(request.id, lane.sequence, lane.id, index, (request.generated[-1],), lane.committed_len)
+            )
+        if len(self._next_turn) > 2 * len(self._ready) + self._shape.lanes:
+            self._next_turn = {tenant: turn for tenant, turn in self._next_turn.items() if turn > self._clock}
         return DecodeJob(job, batch[0].generation, profile, first_lane, tuple(works)), batch
 
     # ---- who goes first -------------------------------------------------------------------------
 
     def _in_order(self, now: float) -> list[Request]:
-        ready = self.waiting()
+        ready = sorted(self.waiting(), key=_TURN)
         if self._decode.order is DecodeOrder.EDF:
-            return sorted(ready, key=lambda request: (request.order_deadline_s, request.turn))
+            return sorted(ready, key=_DEADLINE)
         step_s = self._rates.slowest_decode_s
         round_s = step_s * (len(ready) + 1)
-
-        def key(request: Request) -> tuple[float, float]:
+        urgent: list[Request] = []
+        others: list[Request] = []
+        for request in ready:
             left_s = step_s * (request.max_new_tokens - len(request.generated))
-            slack_s = request.order_deadline_s - now - left_s
-            is_urgent = 0 <= slack_s < round_s  # what cannot be saved any more does not jump ahead
-            return (request.order_deadline_s if is_urgent else inf, request.turn)
-
-        return sorted(ready, key=key)
+            is_urgent = 0 <= request.order_deadline_s - now - left_s < round_s
+            (urgent if is_urgent else others).append(request)  # what cannot be saved any more does not jump ahead
+        return sorted(urgent, key=_DEADLINE) + others
 
     def _eligible_profiles(self, first: Request, ready: int) -> list[BatchProfile]:
         """Profiles that ``first`` may use, narrowed to the one whose threshold is met, where any is."""
@@ -147,12 +157,12 @@ class DecodeScheduler:
     def _contiguous(
         self, order: list[Request], profiles: list[BatchProfile]
     ) -> tuple[BatchProfile, LaneId, list[Request]]:
-        by_lane = {_lane_of(request): request for request in order}
+        by_lane = {lane.id: request for request in order if (lane := request.lane) is not None}
 
         def members(window: LaneWindow) -> list[Request]:
-            size = window.profile.compiled_batch
-            lanes = (by_lane.get(LaneId(lane)) for lane in range(window.first, window.first + size))
-            return [request for request in lanes if request is not None and self._fits(request, window.profile)]
+            lanes = range(window.first, window.first + window.profile.compiled_batch)
+            present = [by_lane[LaneId(lane)] for lane in lanes if lane in by_lane]
+            return present if self._is_uniform else [each for each in present if self._fits(each, window.profile)]
 
         def worth(window: LaneWindow) -> int:
             """Lanes in use; a tenant's beyond its share count for nothing."""
@@ -197,20 +207,10 @@ class DecodeScheduler:
         return max(1, ceil(self._decode.tenant_lane_share * profile.compiled_batch))
 
 
+_TURN: Final = attrgetter("turn")
+_DEADLINE: Final = attrgetter("order_deadline_s")
+
+
 def _lane_of(request: Request) -> LaneId:
     assert request.lane is not None
     return request.lane.id
-
-
-def _next_token(request: Request, row: int) -> LaneWork:
-    lane = request.lane
-    assert lane is not None
-    assert lane.sequence is not None
-    return LaneWork(
-        request=request.id,
-        sequence=lane.sequence,
-        lane=lane.id,
-        index=row,
-        tokens=(request.generated[-1],),
-        position=lane.committed_len,
-    )

@@ -6,6 +6,7 @@ Source: SPEC section 3, 4 (S §3–§5).
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 import attrs
 
@@ -82,12 +83,12 @@ class Admit:
     expected_wait_s: float | None
 
 
-@attrs.frozen
+@attrs.define  # one a token: see `calculet_trio.core.jobs.LaneWork`
 class Deliver:
     """Hand one lane's output, as the sampler made it, to the request's stream."""
 
-    request: RequestId
-    output: object
+    request: Final[RequestId]
+    output: Final[object]
 
 
 @attrs.frozen

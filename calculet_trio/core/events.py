@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Final
 
 import attrs
 
@@ -117,7 +118,7 @@ class SequenceReleased:
     confirmed: bool
 
 
-@attrs.frozen
+@attrs.define  # one a token: see `calculet_trio.core.jobs.LaneWork`
 class LaneResult:
     """What one lane's sampling came to.
 
@@ -130,12 +131,12 @@ class LaneResult:
         output: what the client is to be given; the core passes it on without looking in.
     """
 
-    lane: LaneId
-    request: RequestId
-    token: int | None
-    stopped: bool = False
-    failed: FaultReason | None = None
-    output: object = None
+    lane: Final[LaneId]
+    request: Final[RequestId]
+    token: Final[int | None]
+    stopped: Final[bool] = False
+    failed: Final[FaultReason | None] = None
+    output: Final[object] = None
 
 
 @attrs.frozen

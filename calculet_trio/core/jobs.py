@@ -9,11 +9,12 @@ Source: SPEC section 2, 3, 9 (S §2 ``DecodeBatch``, §4, §14).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import attrs
 
 from calculet_trio.core.profiles import BatchProfile, PrefillProfile
+from calculet_trio.core.request import Request
 from calculet_trio.core.transition import Machine, Symbol, Table
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 
@@ -25,7 +26,7 @@ class EngineId(Symbol):
     PONG = "pong"
 
 
-@attrs.frozen
+@attrs.define  # one a lane and step: `Final` guards it, since attrs' frozen kind takes three times as long to make
 class LaneWork:
     """What one lane does in one job.
 
@@ -38,12 +39,12 @@ class LaneWork:
         position: the position of the first of them: the lane's committed length.
     """
 
-    request: RequestId
-    sequence: SequenceId
-    lane: LaneId
-    index: int
-    tokens: Sequence[int]
-    position: int
+    request: Final[RequestId]
+    sequence: Final[SequenceId]
+    lane: Final[LaneId]
+    index: Final[int]
+    tokens: Final[Sequence[int]]
+    position: Final[int]
 
 
 @attrs.frozen
@@ -60,13 +61,11 @@ class PrefillJob:
     work: LaneWork
     samples: bool = True
 
+    phase: ClassVar[str] = "prefill"
+
     @property
     def lanes(self) -> tuple[LaneWork, ...]:
         return (self.work,)
-
-    @property
-    def phase(self) -> str:
-        return "prefill"
 
 
 @attrs.frozen
@@ -84,14 +83,8 @@ class DecodeJob:
     first_lane: LaneId | None
     lanes: tuple[LaneWork, ...]
 
-    @property
-    def samples(self) -> bool:
-        """Every decode job's logits are wanted."""
-        return True
-
-    @property
-    def phase(self) -> str:
-        return "decode"
+    samples: ClassVar[bool] = True
+    phase: ClassVar[str] = "decode"
 
 
 Job = PrefillJob | DecodeJob
@@ -143,15 +136,20 @@ JOB_TABLE: Final = Table[JobState, JobEvent](
 
 
 class JobRecord(Machine[JobState, JobEvent]):
-    """A job from its plan to its one ending."""
+    """A job from its plan to its one ending.
 
-    __slots__ = ("engine", "job", "submitted_s")
+    Attributes:
+        requests: whose lanes are in it, in the order of ``job.lanes``; they stay registered while it is out.
+    """
+
+    __slots__ = ("engine", "job", "requests", "submitted_s")
 
     table = JOB_TABLE
 
-    def __init__(self, job: Job, engine: EngineId, *, submitted_s: float) -> None:
+    def __init__(self, job: Job, requests: Sequence[Request], engine: EngineId, *, submitted_s: float) -> None:
         super().__init__(JobState.IN_FLIGHT)
         self.job = job
+        self.requests = requests
         self.engine = engine
         self.submitted_s = submitted_s
 
@@ -172,8 +170,8 @@ class JobTable:
         self._next += 1
         return job
 
-    def open(self, job: Job, engine: EngineId, now: float) -> JobRecord:
-        record = JobRecord(job, engine, submitted_s=now)
+    def open(self, job: Job, requests: Sequence[Request], engine: EngineId, now: float) -> JobRecord:
+        record = JobRecord(job, requests, engine, submitted_s=now)
         self._records[job.job] = record
         return record
 

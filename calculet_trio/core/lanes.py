@@ -149,12 +149,12 @@ class KvLanes:
 
     @property
     def free(self) -> int:
-        return sum(lane.state is LaneState.FREE for lane in self._lanes)
+        return [lane._state for lane in self._lanes].count(LaneState.FREE)
 
     @property
     def usable(self) -> int:
         """Lanes that serve somebody, or can again."""
-        return sum(lane.state is not LaneState.UNKNOWN for lane in self._lanes)
+        return len(self._lanes) - [lane._state for lane in self._lanes].count(LaneState.UNKNOWN)
 
     @property
     def unknown_tokens(self) -> int:

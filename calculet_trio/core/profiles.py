@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from itertools import accumulate
+from operator import attrgetter
+from typing import Final
 
 import attrs
 
@@ -107,6 +109,9 @@ class LaneWindow:
         return self.first <= lane < self.first + self.profile.compiled_batch
 
 
+_BATCH: Final = attrgetter("compiled_batch")
+
+
 def choose_window(
     ready: Collection[LaneId],
     *,
@@ -130,16 +135,21 @@ def choose_window(
     Source: SPEC section 6 (S §8), for packages whose batches address contiguous lanes.
     """
     best: tuple[int, int, int] | None = None
-    chosen: LaneWindow | None = None
-    ready_below = [0, *accumulate(lane in ready for lane in map(LaneId, range(shape.lanes)))]
-    for profile in shape.decode if profiles is None else profiles:
+    chosen: BatchProfile | None = None
+    ready_below = [0, *accumulate([lane in ready for lane in range(shape.lanes)])]
+    for profile in sorted(shape.decode if profiles is None else profiles, key=_BATCH, reverse=True):
         size = profile.compiled_batch
+        if worth is None and best is not None and size < -best[0]:
+            break  # a smaller window covers fewer lanes than the best does
         last_first = min(must, shape.lanes - size)
         for first in range(max(0, must - size + 1), last_first + 1):
-            window = LaneWindow(profile, LaneId(first))
-            value = ready_below[first + size] - ready_below[first] if worth is None else worth(window)
+            if worth is None:
+                value = ready_below[first + size] - ready_below[first]
+            else:
+                value = worth(LaneWindow(profile, LaneId(first)))
             rank = (-value, size, first)
             if best is None or rank < best:
-                best, chosen = rank, window
-    assert chosen is not None, "a shape has a profile of one lane, or one that spans them all"
-    return chosen
+                best, chosen = rank, profile
+    assert best is not None, "a shape has a profile of one lane, or one that spans them all"
+    assert chosen is not None
+    return LaneWindow(chosen, LaneId(best[2]))

@@ -56,7 +56,10 @@ class RequestRegistry:
         return self._requests.get(request)
 
     def move(self, request: Request, event: RequestEvent) -> None:
-        """Advance the request by its table, keep the totals, and let it go once it is terminal."""
+        """Advance the request by its table, keep the totals, and let it go once it is terminal.
+
+        Steps from and to lanes and jobs change none of that: there `Request.advance` alone is enough.
+        """
         waited = request.is_waiting
         state = request.advance(event)
         if waited and not request.is_waiting:

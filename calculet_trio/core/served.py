@@ -68,12 +68,15 @@ class Served:
         """The longest context of a sequence: what a lane holds and some profile decodes."""
         return min(self.lanes.max_seq, self._decode.max_seq)
 
-    def enqueue(self, request: Request, now: float) -> None:
-        """An admitted request, or one whose token was just committed, waits for an engine."""
+    def enqueue_token(self, request: Request, now: float) -> None:
+        """A request whose token was just committed waits for an engine again."""
         request.ready_s = now
-        if request.state is not RequestState.PREFILL_READY:
-            self._decode.push(request)
-        elif request.prefilled_tokens:
+        self._decode.push(request)
+
+    def enqueue_prompt(self, request: Request, now: float) -> None:
+        """An admitted request, or one of whose prompt a part was just committed, waits for an engine."""
+        request.ready_s = now
+        if request.prefilled_tokens:
             self._prefill.put_back(request)  # a begun prompt goes on before others begin
         else:
             self._prefill.push(request)

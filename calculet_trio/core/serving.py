@@ -234,7 +234,7 @@ class ServingCore:
             return
         request.lane = lane
         self._registry.move(request, RequestEvent.ADMIT)
-        self._served[request.generation].enqueue(request, now)
+        self._served[request.generation].enqueue_prompt(request, now)
         self._effects.append(
             Admit(
                 request.id,
@@ -335,9 +335,10 @@ class ServingCore:
                 continue
             job, requests = planned
             for work, request in zip(job.lanes, requests, strict=True):
-                served.lanes[work.lane].submit(len(work.tokens))
-                self._registry.move(request, RequestEvent.SUBMIT)
-            self._jobs.open(job, engine, now)
+                assert request.lane is not None
+                request.lane.submit(len(work.tokens))
+                request.advance(RequestEvent.SUBMIT)
+            self._jobs.open(job, requests, engine, now)
             self._effects.append(SubmitJob(engine, job))
             self._served[generation] = self._served.pop(generation)  # generations take turns: to the end of the line
             return True

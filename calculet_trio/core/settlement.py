@@ -63,13 +63,14 @@ class Settlement:
             case JobFinished():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
-                self.served[event.generation].charge(record.job, now - record.submitted_s, now)
+                served = self.served[event.generation]
+                served.charge(record.job, now - record.submitted_s, now)
                 results = {result.lane: result for result in event.results}
-                for work in record.job.lanes:
+                for work, request in zip(record.job.lanes, record.requests, strict=True):
                     if work.lane in event.lost:
-                        self._lose_lane(work, event.generation, FaultReason.CCU_FAULT)
-                        continue
-                    self._settle(record.job, work, results.get(work.lane), self.served[event.generation], now)
+                        self._lose_lane(request, FaultReason.CCU_FAULT)
+                    else:
+                        self._settle(record.job, work, request, results.get(work.lane), served, now)
                 if event.lost:
                     self.conclude_loss(FaultReason.CCU_FAULT)
             case JobFailed():
@@ -87,10 +88,12 @@ class Settlement:
             case _:
                 assert_never(event)
 
-    def _settle(self, job: Job, work: LaneWork, result: LaneResult | None, served: Served, now: float) -> None:
+    def _settle(
+        self, job: Job, work: LaneWork, request: Request, result: LaneResult | None, served: Served, now: float
+    ) -> None:
         """One lane of a finished job: its KV is committed, then its request goes on, ends or is given up."""
-        served.lanes[work.lane].commit()
-        request = self._running(work)
+        assert request.lane is not None
+        request.lane.commit()
         if isinstance(job, PrefillJob):
             request.prefilled_tokens += len(work.tokens)
         if request.give_up is not None:
@@ -111,29 +114,29 @@ class Settlement:
             elif now >= request.deadline_s:
                 self.endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
             else:
-                self.registry.move(request, RequestEvent.COMMIT)
-                served.enqueue(request, now)
+                request.advance(RequestEvent.COMMIT)
+                served.enqueue_token(request, now)
 
     def _next_chunk(self, request: Request, served: Served, now: float) -> None:
         """A part of the prompt is in KV; nothing was sampled."""
-        self.registry.move(request, RequestEvent.CHUNK)
+        request.advance(RequestEvent.CHUNK)
         if now >= request.deadline_s:
             self.endings.expire(request)
         else:
-            served.enqueue(request, now)
+            served.enqueue_prompt(request, now)
 
     def _withdraw(self, record: JobRecord, reason: FaultReason | None, now: float) -> None:
         """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""
         served = self.served[record.job.generation]
-        for work in reversed(record.job.lanes):  # so that whoever is put back in front of others keeps the order
-            served.lanes[work.lane].withdraw()
-            request = self._running(work)
+        for request in reversed(record.requests):  # so that whoever is put back in front of others keeps the order
+            assert request.lane is not None
+            request.lane.withdraw()
             if request.give_up is not None:
                 self.endings.give_up(request)
             elif reason is not None:
                 self.endings.fail(request, reason)
             else:
-                self.registry.move(request, RequestEvent.WITHDRAW)
+                request.advance(RequestEvent.WITHDRAW)
                 if now >= request.deadline_s:
                     self.endings.expire(request)
                 else:
@@ -141,16 +144,16 @@ class Settlement:
 
     def _lose(self, record: JobRecord, reason: FaultReason) -> None:
         """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
-        for work in record.job.lanes:
-            self._lose_lane(work, record.job.generation, reason)
+        for request in record.requests:
+            self._lose_lane(request, reason)
         self.engines[record.engine].quarantine(reason)
         self.effects.append(Quarantined(record.engine, reason))
         self.conclude_loss(reason)
 
-    def _lose_lane(self, work: LaneWork, generation: GenerationId, reason: FaultReason) -> None:
+    def _lose_lane(self, request: Request, reason: FaultReason) -> None:
         """The lane's content is unknown; its request ends."""
-        self.served[generation].lanes[work.lane].lose()
-        request = self._running(work)
+        assert request.lane is not None
+        request.lane.lose()
         if isinstance(request.give_up, CancelReason):
             self.endings.drop(request)
         else:
@@ -180,9 +183,3 @@ class Settlement:
                 self.registry.move(request, RequestEvent.RELEASED)
             else:
                 self.endings.fail(request, reason)
-
-    def _running(self, work: LaneWork) -> Request:
-        request = self.registry.get(work.request)
-        assert request is not None, "a request stays registered while its job is out"
-        assert request.is_running
-        return request

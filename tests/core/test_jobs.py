@@ -15,7 +15,7 @@ BOTH = (EngineId.PING, EngineId.PONG)
 
 def open_job(table: JobTable, engine: EngineId = EngineId.PING) -> JobRecord:
     work = LaneWork(RequestId(1), SequenceId(1), LaneId(0), 0, (1, 2), 0)
-    return table.open(PrefillJob(table.new_id(), GENERATION, PrefillProfile("prefill", 8), work), engine, 5.0)
+    return table.open(PrefillJob(table.new_id(), GENERATION, PrefillProfile("prefill", 8), work), (), engine, 5.0)
 
 
 def test_ids_are_never_used_twice() -> None:
