@@ -135,5 +135,9 @@ class Unavailable(OperatorError):
     """Something needed is taken or unreachable: a port, a device, a hub (exit 69)."""
 
 
+class OperationRefused(OperatorError):
+    """What an operator asked for cannot be done now, or not of this daemon: another operation runs, say (exit 69)."""
+
+
 class DeviceLost(OperatorError):
     """The device's state is unknown; only a fresh process may touch it again (exit 75)."""

@@ -13,6 +13,7 @@ from calculet_trio.errors import (
     CalculetError,
     ConfigurationRefused,
     DeviceLost,
+    OperationRefused,
     PackageError,
     Unavailable,
 )
@@ -45,6 +46,7 @@ CODES: Final[tuple[tuple[type[CalculetError], ExitCode], ...]] = (
     (ConfigurationRefused, ExitCode.REFUSED),
     (PackageError, ExitCode.REFUSED),
     (Unavailable, ExitCode.UNAVAILABLE),
+    (OperationRefused, ExitCode.UNAVAILABLE),
     (DeviceLost, ExitCode.RESTART),
 )
 

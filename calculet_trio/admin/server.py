@@ -1,0 +1,186 @@
+"""The admin socket: a Unix socket of mode 0600, and who is on the other end of each connection.
+
+Whoever may open the socket may do what it offers: the file's mode and its directory's are the lock, the kernel's
+word on the peer's process and user goes on record.
+
+Source: API.md (two sockets); unix(7) on SO_PEERCRED; SPEC section 15.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.logging import Logger
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import LifespanState
+from hypercorn.utils import wrap_app
+from quart_trio import QuartTrio
+
+from calculet_trio.errors import Unavailable
+
+CONNECTIONS_MAX: Final = 16
+"""Operators are few; one more is turned away by closing."""
+
+IDLE_S: Final = 120.0
+WRITE_STALL_S: Final = 10.0
+PATH_BYTES_MAX: Final = 107
+"""What a Unix socket's address holds."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
+
+_log = structlog.get_logger("admin")
+
+
+class _Silent(Logger):
+    """hypercorn's own log: every call is in the audit log, and defects are told by the application."""
+
+    def __init__(self, config: Config) -> None:
+        self.access_logger = self.error_logger = None
+
+
+def bound_socket(path: Path) -> socket.socket:
+    """A listening socket at ``path``, for this user alone; one that a dead process left behind is replaced.
+
+    Raises:
+        calculet_trio.errors.Unavailable: another daemon listens there, something else is there, or it is no place
+            for a socket.
+    """
+    path_bytes = len(os.fsencode(path))
+    if path_bytes > PATH_BYTES_MAX:
+        raise Unavailable(
+            f"the admin socket's path has {path_bytes} bytes; at most {PATH_BYTES_MAX} are possible: {path}",
+            hint="set admin_socket to a shorter path",
+        )
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _clear(path)
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(CONNECTIONS_MAX)
+    except OSError as error:
+        listening.close()
+        raise Unavailable(f"cannot listen at {path}: {error.strerror or error}") from None
+    except Unavailable:
+        listening.close()
+        raise
+    return listening
+
+
+def _clear(path: Path) -> None:
+    """Take away a socket at which nobody listens."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise Unavailable(f"{path} is there and is no socket", hint="set admin_socket to another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise Unavailable(
+        f"another daemon listens at {path}", hint="stop it, or give each its own admin_socket (and its own device)"
+    )
+
+
+def _inode(path: Path) -> int:
+    return path.lstat().st_ino
+
+
+def _take_away(path: Path, inode: int) -> None:
+    """Remove our socket, unless another daemon has put its own there."""
+    with suppress(FileNotFoundError):
+        if _inode(path) == inode:
+            path.unlink()
+
+
+async def serve(app: QuartTrio, path: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serve ``app`` at ``path`` until cancelled; the file is gone afterwards.
+
+    Raises:
+        calculet_trio.errors.Unavailable: see `bound_socket`.
+
+    **Cancellation**: ends replies that run; operations they began are jobs of their own.
+    """
+    listening = bound_socket(path)
+    ours = _inode(path)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+    try:
+        async with trio.open_nursery() as connections:
+            accept = _Admission(app).accept
+            task_status.started()
+            await trio.serve_listeners(accept, [listener], handler_nursery=connections)
+    finally:
+        _take_away(path, ours)
+
+
+class _Admission:
+    """Turns accepted streams into connections, up to a bound."""
+
+    def __init__(self, app: QuartTrio) -> None:
+        self._app = wrap_app(app, wsgi_max_body_size=0, mode="asgi")
+        self._config = Config()
+        self._config.include_server_header = False
+        self._config.logger_class = _Silent
+        self._config.keep_alive_timeout = IDLE_S
+        self._context = WorkerContext(None)
+        self._open = 0
+
+    async def accept(self, stream: trio.SocketStream) -> None:
+        if self._open >= CONNECTIONS_MAX:
+            _log.info("too_many_operators", limit=CONNECTIONS_MAX)
+            await stream.aclose()
+            return
+        self._open += 1
+        try:
+            state = LifespanState({"peer": _peer(stream)})
+            await _Connection(self._app, self._config, self._context, state, stream)  # type: ignore[arg-type]
+        except* OSError:
+            pass  # the peer is gone
+        except* Exception:  # noqa: BLE001 — one connection's defect is not the daemon's
+            _log.exception("admin_connection_defect")
+        finally:
+            self._open -= 1
+
+
+class _Connection(TCPServer):
+    """hypercorn's, whose writes would wait for ever, and inside a shield, for an operator that does not read."""
+
+    async def protocol_send(self, event: Event) -> None:
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        async with self.send_lock:
+            with trio.move_on_after(WRITE_STALL_S) as stall:
+                try:
+                    await self.stream.send_all(event.data)
+                    return
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass
+        if stall.cancelled_caught:
+            await trio.aclose_forcefully(self.stream)  # the reader ends with it
+        await super().protocol_send(Closed())  # its handlers learn of it
+
+
+def _peer(stream: trio.SocketStream) -> dict[str, Any]:
+    """The process and user on the other end, as the kernel knew them when it connected."""
+    raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    return {"pid": pid, "uid": uid, "gid": gid}
