@@ -161,7 +161,15 @@ class _Admission:
 
 
 class _Connection(TCPServer):
-    """hypercorn's, whose writes would wait for ever, and inside a shield, for an operator that does not read."""
+    """hypercorn's, but for two things.
+
+    Its writes would wait for ever, and inside a shield, for an operator that does not read; and after one has
+    left it would wait until the connection had been idle for long enough.
+    """
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
         if not isinstance(event, RawData):
