@@ -139,5 +139,9 @@ class OperationRefused(OperatorError):
     """What an operator asked for cannot be done now, or not of this daemon: another operation runs, say (exit 69)."""
 
 
+class OperationFailed(OperatorError):
+    """The daemon was asked for something and refused it, or failed at it; the sentence is the daemon's own (exit 1)."""
+
+
 class DeviceLost(OperatorError):
     """The device's state is unknown; only a fresh process may touch it again (exit 75)."""

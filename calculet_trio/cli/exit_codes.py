@@ -13,6 +13,7 @@ from calculet_trio.errors import (
     CalculetError,
     ConfigurationRefused,
     DeviceLost,
+    OperationFailed,
     OperationRefused,
     PackageError,
     Unavailable,
@@ -47,6 +48,7 @@ CODES: Final[tuple[tuple[type[CalculetError], ExitCode], ...]] = (
     (PackageError, ExitCode.REFUSED),
     (Unavailable, ExitCode.UNAVAILABLE),
     (OperationRefused, ExitCode.UNAVAILABLE),
+    (OperationFailed, ExitCode.FAIL),
     (DeviceLost, ExitCode.RESTART),
 )
 

@@ -48,6 +48,17 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "calculet_trio.cli.config:config", "Check and show the configuration, its schema and defaults; make keys."
     ),
     "package": LazyCommand("calculet_trio.cli.package:package", "Get, build, list, show and verify model packages."),
+    "models": LazyCommand("calculet_trio.cli.models:models", "List, load, unload and roll back what a daemon serves."),
+    "drain": LazyCommand(
+        "calculet_trio.cli.operate:drain", "Let a daemon's open replies end, and the daemon with them."
+    ),
+    "reload": LazyCommand("calculet_trio.cli.operate:reload", "Make a daemon read its tenants' keys and limits anew."),
+    "trace": LazyCommand("calculet_trio.cli.operate:trace", "Record what a daemon's scheduler hears and decides."),
+    "debug-dump": LazyCommand(
+        "calculet_trio.cli.operate:debug_dump", "Make a daemon write what a defect's report needs."
+    ),
+    "device": LazyCommand("calculet_trio.cli.operate:device", "Reset a daemon's device."),
+    "audit": LazyCommand("calculet_trio.cli.audit:audit", "Show and verify the record of what operators did."),
     "conformance": LazyCommand(
         "calculet_trio.cli.conformance:conformance", "Try what a package on a runtime can do, and keep the evidence."
     ),

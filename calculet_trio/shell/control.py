@@ -1,0 +1,153 @@
+"""Control: `calculet_trio.shell.operations.Operations` over the parts of one daemon.
+
+Source: API.md "Admin endpoints"; SPEC section 8, 15.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from calculet_trio.core.snapshot import CoreSnapshot
+from calculet_trio.errors import OperationRefused
+from calculet_trio.observe.dumps import DumpDirectory
+from calculet_trio.observe.trace import EventTrace
+from calculet_trio.runtimes.port import Runtime
+from calculet_trio.shell.blocking import BlockingRunner
+from calculet_trio.shell.operations import ModelStatus, Report
+
+_ONE_MODEL: Final = "this daemon serves one model from its start to its end"
+
+
+@attrs.frozen(kw_only=True)
+class DumpSources:
+    """Where a debug dump's contents come from.
+
+    Args:
+        directory: where it goes.
+        about: versions and the effective configuration, without keys.
+        metrics: the metrics page.
+        requests: what the open requests asked for; only asked when prompts are wanted.
+    """
+
+    directory: DumpDirectory
+    about: Callable[[], Mapping[str, Any]]
+    metrics: Callable[[], str]
+    requests: Callable[[], list[Mapping[str, Any]]]
+
+
+class Control:
+    """What operators may do.
+
+    Args:
+        models: every alias and its state.
+        snapshot: the core's counts.
+        trace: the recorder.
+        begin_drain: as SIGTERM.
+        reload: as SIGHUP; returns how many tenants there are.
+        runtime: asked for memory and status in a dump.
+        dump: see `DumpSources`; None where nothing can be dumped.
+        runner: for the disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Callable[[], tuple[ModelStatus, ...]],
+        snapshot: Callable[[], CoreSnapshot],
+        trace: EventTrace,
+        begin_drain: Callable[[], None],
+        reload: Callable[[], Awaitable[int]],
+        runtime: Runtime,
+        dump: DumpSources | None,
+        runner: BlockingRunner,
+    ) -> None:
+        self._models = models
+        self._snapshot = snapshot
+        self._trace = trace
+        self._begin_drain = begin_drain
+        self._reload = reload
+        self._runtime = runtime
+        self._dump = dump
+        self._runner = runner
+        self._limiter = trio.CapacityLimiter(1)
+
+    def models(self) -> tuple[ModelStatus, ...]:
+        """See `calculet_trio.shell.operations.Operations.models`."""
+        return self._models()
+
+    async def load(self, alias: str, package: str | None, report: Report) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.load`."""
+        raise OperationRefused(_ONE_MODEL, hint="stop it, and serve the other package")
+
+    async def unload(self, alias: str, report: Report) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.unload`."""
+        raise OperationRefused(_ONE_MODEL, hint="calculet-trio drain ends the daemon")
+
+    async def rollback(self, alias: str, report: Report) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.rollback`."""
+        raise OperationRefused(_ONE_MODEL, hint="stop it, and serve the package before")
+
+    async def reset_device(self, report: Report) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.reset_device`."""
+        raise OperationRefused("this daemon cannot reset its device while it serves", hint="restart it")
+
+    async def begin_drain(self) -> None:
+        """See `calculet_trio.shell.operations.Operations.begin_drain`."""
+        self._begin_drain()
+
+    async def reload(self) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.reload`."""
+        return {"tenants": await self._reload()}
+
+    async def trace(self, seconds: float) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.trace`."""
+        if not self._trace.begin(trio.current_time()):
+            raise OperationRefused("another trace is being recorded", hint="wait for its end")
+        found: dict[str, Any] = {}
+        try:
+            await trio.sleep(seconds)
+        finally:
+            found = self._trace.end()
+        return found
+
+    async def debug_dump(self, *, with_prompts: bool) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.debug_dump`."""
+        if self._dump is None:
+            raise OperationRefused("this daemon has no dump directory")
+        contents = self._contents(self._dump, with_prompts=with_prompts)
+        path = await self._runner.run_whole(partial(self._dump.directory.write, contents), self._limiter)
+        return {"path": str(path), "bytes": (await trio.Path(path).stat()).st_size}
+
+    def _contents(self, dump: DumpSources, *, with_prompts: bool) -> dict[str, Any]:
+        return {
+            "at_unix_s": round(time.time(), 3),
+            **dump.about(),
+            "models": [attrs.asdict(status) for status in self._models()],
+            "counts": attrs.asdict(self._snapshot(), value_serializer=_plain),
+            "device": {"memory": attrs.asdict(self._runtime.memory()), "status": attrs.asdict(self._runtime.status())},
+            "metrics": dump.metrics().splitlines(),
+            "threads": _stacks(),
+            **({"requests": dump.requests()} if with_prompts else {}),
+        }
+
+
+def _plain(_instance: object, _field: object, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(getattr(key, "value", key)): inner for key, inner in value.items()}
+    return value
+
+
+def _stacks() -> dict[str, list[str]]:
+    """Where every thread stands, code alone: no values of anything."""
+    return {
+        str(thread): [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_stack(top)]
+        for thread, top in sys._current_frames().items()
+    }
