@@ -12,6 +12,7 @@ Source: API.md "Admin endpoints"; SPEC section 15; the chain is that of RFC 6962
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
@@ -23,7 +24,7 @@ from typing import Any, BinaryIO, Final
 
 import attrs
 
-from calculet_trio.errors import OperatorError
+from calculet_trio.errors import OperatorError, Unavailable
 
 SEGMENT_BYTES: Final = 8 * 2**20
 SEGMENTS_KEPT: Final = 16
@@ -59,6 +60,7 @@ class AuditLog:
         directory: its own; made, open to its owner alone.
 
     Raises:
+        calculet_trio.errors.Unavailable: another process holds it.
         calculet_trio.errors.OperatorError: the directory cannot be written, or the log in it was changed.
     """
 
@@ -67,12 +69,17 @@ class AuditLog:
         self._lock = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = _held(directory)
             torn = _set_torn_aside(directory)
         except OSError as error:
             raise OperatorError(f"the audit log in {directory} cannot be written: {error}") from error
         self._number, self._head = _end_of(directory)
         if torn is not None:
             self.append({"event": "torn_line_set_aside", "file": torn})
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._held.close()
 
     @property
     def directory(self) -> Path:
@@ -203,6 +210,19 @@ def _now() -> str:
 
 
 # ---- opening ------------------------------------------------------------------------------------------
+
+
+def _held(directory: Path) -> BinaryIO:
+    """The lock of the one that writes; the system lets it go when its process ends."""
+    lock = _private(directory / ".lock", os.O_APPEND)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise Unavailable(
+            f"another process writes the audit log in {directory}", hint="give each daemon its own state directory"
+        ) from None
+    return lock
 
 
 def _end_of(directory: Path) -> tuple[int, str]:

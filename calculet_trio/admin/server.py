@@ -111,15 +111,19 @@ def _take_away(path: Path, inode: int) -> None:
             path.unlink()
 
 
-async def serve(app: QuartTrio, path: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serve ``app`` at ``path`` until cancelled; the file is gone afterwards.
+async def serve(
+    app: QuartTrio, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve ``app`` until cancelled; the socket's file is gone afterwards.
 
-    Raises:
-        calculet_trio.errors.Unavailable: see `bound_socket`.
+    Args:
+        app: see `calculet_trio.admin.app.create_app`.
+        listening: see `bound_socket`.
+        task_status: told when connections are accepted.
 
     **Cancellation**: ends replies that run; operations they began are jobs of their own.
     """
-    listening = bound_socket(path)
+    path = Path(listening.getsockname())
     ours = _inode(path)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
     try:

@@ -106,6 +106,8 @@ class AdminClient:
         except PermissionError:
             raise Unavailable(f"{self.path} belongs to another user", hint="run this as the service's user") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"the daemon at {self.path} did not answer: {str(error) or type(error).__name__}") from error
+            raise Unavailable(
+                f"the daemon at {self.path} did not answer: {str(error) or type(error).__name__}"
+            ) from error
         finally:
             connection.close()

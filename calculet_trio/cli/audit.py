@@ -78,12 +78,7 @@ def verify(head: str | None, config: Path | None, as_json: bool) -> ExitCode:
 
 
 def _directory(config: Path | None) -> Path:
-    return audit_directory(paths.state() if config is None else _state(config))
-
-
-def audit_directory(state: Path) -> Path:
-    """Where, in the state directory, the log is."""
-    return state / "audit"
+    return (paths.state() if config is None else _state(config)) / "audit"
 
 
 def _state(config: Path) -> Path:

@@ -20,6 +20,7 @@ from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli import paths
 from calculet_trio.cli.trusted_store import store_of, trust_of
+from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.fault_control import FaultControl
@@ -88,6 +89,8 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
         policy=policy,
         metrics=metrics,
         serve_http=_surface(service, metrics, tenants),
+        serve_admin=admin_server(configuration),
+        dump=dump_sources(configuration, metrics),
         reload_tenants=tenants.reload,
         on_ready=on_ready,
         drain_s=service.timeouts.streams_s,

@@ -40,7 +40,7 @@ from calculet_trio.core.settlement import Settlement
 from calculet_trio.core.snapshot import CoreSnapshot, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
-from calculet_trio.ids import GenerationId, LaneId
+from calculet_trio.ids import GenerationId, LaneId, RequestId
 
 
 class ServingCore:
@@ -123,6 +123,10 @@ class ServingCore:
             global_time=self._queue.global_time,
             status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
         )
+
+    def prompts(self) -> dict[RequestId, Sequence[int]]:
+        """What the live requests asked, as token ids; for an operator who asks for it in so many words."""
+        return {request.id: request.prompt for request in self._registry}
 
     def check(self) -> None:
         """Assert what must hold between any two events; for tests and the simulator."""

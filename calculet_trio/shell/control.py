@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import trio
 
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import OperationRefused
+from calculet_trio.ids import RequestId
 from calculet_trio.observe.dumps import DumpDirectory
 from calculet_trio.observe.trace import EventTrace
 from calculet_trio.runtimes.port import Runtime
@@ -34,13 +35,11 @@ class DumpSources:
         directory: where it goes.
         about: versions and the effective configuration, without keys.
         metrics: the metrics page.
-        requests: what the open requests asked for; only asked when prompts are wanted.
     """
 
     directory: DumpDirectory
     about: Callable[[], Mapping[str, Any]]
     metrics: Callable[[], str]
-    requests: Callable[[], list[Mapping[str, Any]]]
 
 
 class Control:
@@ -48,6 +47,7 @@ class Control:
 
     Args:
         models: every alias and its state.
+        prompts: the token ids of the open requests' prompts, by request.
         snapshot: the core's counts.
         trace: the recorder.
         begin_drain: as SIGTERM.
@@ -61,6 +61,7 @@ class Control:
         self,
         *,
         models: Callable[[], tuple[ModelStatus, ...]],
+        prompts: Callable[[], Mapping[RequestId, Sequence[int]]],
         snapshot: Callable[[], CoreSnapshot],
         trace: EventTrace,
         begin_drain: Callable[[], None],
@@ -70,6 +71,7 @@ class Control:
         runner: BlockingRunner,
     ) -> None:
         self._models = models
+        self._prompts = prompts
         self._snapshot = snapshot
         self._trace = trace
         self._begin_drain = begin_drain
@@ -135,7 +137,7 @@ class Control:
             "device": {"memory": attrs.asdict(self._runtime.memory()), "status": attrs.asdict(self._runtime.status())},
             "metrics": dump.metrics().splitlines(),
             "threads": _stacks(),
-            **({"requests": dump.requests()} if with_prompts else {}),
+            **({"prompts": self._prompts()} if with_prompts else {}),
         }
 
 

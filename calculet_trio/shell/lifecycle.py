@@ -4,7 +4,8 @@
     └ device plane    loop
       └ executor      engines, KV calls
         └ generations load
-          └ http      the surface; its requests hold handles and nothing of the device
+          └ control   the admin socket, and the long operations begun there
+            └ http    the surface; its requests hold handles and nothing of the device
 
 Drain is a state of the core, entered by an event; the nesting is the backstop. The listener closes at once,
 what waits is refused, streams finish within the drain time, engines end their jobs, the device is closed.
@@ -37,8 +38,10 @@ from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import ConfigurationRefused, DeviceLost
+from calculet_trio.observe.trace import EventTrace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
+from calculet_trio.shell.control import Control, DumpSources
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
 from calculet_trio.shell.fault_history import FaultHistory
@@ -46,6 +49,7 @@ from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loop import CoreLoop
 from calculet_trio.shell.model_manager import ModelManager, ModelSource
 from calculet_trio.shell.notify import Notifier
+from calculet_trio.shell.operations import Operations
 from calculet_trio.shell.progress import Progress
 from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.shell.service import Service
@@ -54,6 +58,13 @@ _log = structlog.get_logger(__name__)
 
 _FAREWELL_S = 2.0
 """After the drain time, or a lost device: for streams to be told and connections to be closed."""
+
+
+class AdminServer(Protocol):
+    """The admin socket, as the shell sees it: ``admin`` bound to its path."""
+
+    async def __call__(self, operations: Operations, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until cancelled; long operations it began live in it."""
 
 
 class HttpServer(Protocol):
@@ -97,6 +108,8 @@ class Daemon:
         job_timeout: the bound of one device job.
         backlog_bytes_max: unread output of one stream before it is given up.
         runner: how blocking calls run.
+        serve_admin: the admin socket; None for none.
+        dump: where debug dumps go, and what is in them; None for none.
     """
 
     runtime: Runtime
@@ -111,6 +124,8 @@ class Daemon:
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
+    serve_admin: AdminServer | None = None
+    dump: DumpSources | None = None
 
 
 async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> None:
@@ -148,7 +163,8 @@ class _House:
             : 1 if daemon.policy.executor.fixed_engine else daemon.policy.admission.max_inflight_jobs
         ]
         core = ServingCore(daemon.policy, engines)
-        self._loop = CoreLoop(core, self._perform, daemon.metrics.heard)
+        self._trace = EventTrace()
+        self._loop = CoreLoop(core, self._perform, self._hear)
         post = self._loop.post
         self._samplers = SamplerPool()
         self._dispatcher = CompletionDispatcher(self._samplers, post=post, backlog_bytes_max=daemon.backlog_bytes_max)
@@ -181,6 +197,17 @@ class _House:
         self._progress = Progress(self._loop, self._executor, self._models)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
+        self._control = Control(
+            models=self._models.statuses,
+            prompts=core.prompts,
+            snapshot=self._loop.snapshot,
+            trace=self._trace,
+            begin_drain=lambda: self._begin_drain(daemon.drain_s),
+            reload=self._reload_tenants,
+            runtime=daemon.runtime,
+            dump=daemon.dump,
+            runner=daemon.runner,
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -212,13 +239,17 @@ class _House:
             )
 
     async def _serve(self, generations: trio.Nursery) -> None:
-        """The http nursery: open before the model is ready, ended by a drain, never waited for in vain."""
-        async with trio.open_nursery() as http:
-            port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
-            generations.start_soon(self._load, port)
-            await self._begun_stopping.wait()
-            generations.start_soon(self._cut, http.cancel_scope)
-        await self._drained.wait()
+        """The control and http nurseries: open before a model is ready, ended by a drain, never waited for in vain."""
+        async with trio.open_nursery() as control:
+            if self._daemon.serve_admin is not None:
+                await control.start(self._daemon.serve_admin, self._control)
+            async with trio.open_nursery() as http:
+                port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
+                generations.start_soon(self._load, port)
+                await self._begun_stopping.wait()
+                generations.start_soon(self._cut, http.cancel_scope)
+            await self._drained.wait()
+            control.cancel_scope.cancel()
 
     async def _cut(self, http: trio.CancelScope) -> None:
         """End the surface in time: a reply's client hears of its end, and that is when its last job has ended."""
@@ -239,23 +270,27 @@ class _House:
                 given = own.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             async for number in given:
                 if number == signal.SIGHUP:
-                    await self._reload_tenants()
+                    try:
+                        await self._reload_tenants()
+                    except ConfigurationRefused as refused:
+                        _log.error("reload_refused", error=str(refused))
                     continue
                 again = self._begun_stopping.is_set()
                 _log.info("signal", name=signal.Signals(number).name, again=again)
                 self._begin_drain(0.0 if again else self._daemon.drain_s)
 
-    async def _reload_tenants(self) -> None:
-        """New weights, limits and keys, without losing a request; a bad file changes nothing."""
+    async def _reload_tenants(self) -> int:
+        """New weights, limits and keys, without losing a request; returns how many tenants there are.
+
+        Raises:
+            calculet_trio.errors.ConfigurationRefused: the file is bad; nothing has changed.
+        """
         if self._daemon.reload_tenants is None:
-            return
-        try:
-            tenants = await self._daemon.runner.run_whole(self._daemon.reload_tenants, trio.CapacityLimiter(1))
-        except ConfigurationRefused as refused:
-            _log.error("reload_refused", error=str(refused))
-            return
+            return 0
+        tenants = await self._daemon.runner.run_whole(self._daemon.reload_tenants, trio.CapacityLimiter(1))
         self._loop.post(TenantsChanged(tenants))
         _log.info("tenants_reloaded", tenants=len(tenants))
+        return len(tenants)
 
     def _begin_drain(self, within_s: float, status: str = "letting open replies end") -> None:
         deadline_s = trio.current_time() + within_s
@@ -279,13 +314,19 @@ class _House:
 
     # ---- effects --------------------------------------------------------------------------------
 
+    def _hear(self, event: Event, now: float) -> None:
+        self._daemon.metrics.heard(event, now)
+        self._trace.heard(event, now)
+
     def _perform(self, effects: Sequence[Effect]) -> None:
         """Carry out what the core made of an event: jobs first, so that no engine waits while streams are written."""
         for effect in effects:
             if isinstance(effect, SubmitJob):
                 self._executor.submit(effect)
+        now = trio.current_time()
         for effect in effects:
-            self._daemon.metrics.saw(effect, trio.current_time())
+            self._daemon.metrics.saw(effect, now)
+            self._trace.decided(effect, now)
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:

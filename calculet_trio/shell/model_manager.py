@@ -18,13 +18,14 @@ import trio
 
 from calculet_trio.core.events import Event, GenerationAdvanced
 from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
-from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescription, Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
+from calculet_trio.shell.operations import ModelStatus
 from calculet_trio.shell.prompts import ChatTemplate, PromptDesk
 from calculet_trio.shell.service import ServedModel
 from calculet_trio.text.tokenizer import Tokenizer
@@ -38,6 +39,12 @@ _DOING: Final = {
     GenerationEvent.VALIDATE: "checking the package of",
     GenerationEvent.CONFIGURE: "configuring",
     GenerationEvent.WARM: "warming up and proving",
+}
+
+_STATE_AFTER: Final = {
+    GenerationEvent.VALIDATE: GenerationState.VALIDATING,
+    GenerationEvent.CONFIGURE: GenerationState.CONFIGURING,
+    GenerationEvent.WARM: GenerationState.WARMING,
 }
 
 _log = structlog.get_logger(__name__)
@@ -123,6 +130,7 @@ class ModelManager:
         self._runner = runner
         self._limiter = trio.CapacityLimiter(1)
         self._loaded = 0
+        self._statuses: dict[str, ModelStatus] = {}
         self.step: LoadStep | None = None
 
     async def load(self, source: ModelSource) -> None:
@@ -136,6 +144,12 @@ class ModelManager:
         """
         self._loaded += 1
         generation = GenerationId(self._loaded)
+        self._statuses[source.alias] = ModelStatus(
+            alias=source.alias,
+            state=GenerationState.UNLOADED.value,
+            generation=generation,
+            package_version=str(source.meta["package_version"]) if "package_version" in source.meta else None,
+        )
         step = partial(self._step, generation, source.alias)
         started_s = trio.current_time()
         with step(GenerationEvent.VALIDATE):
@@ -156,7 +170,12 @@ class ModelManager:
                 text.template.close()
             raise
         self._publish(generation, source, text, description, evidence)
+        self._note(source.alias, state=GenerationState.READY.value)
         _log.info("model_ready", model=source.alias, load_s=round(trio.current_time() - started_s, 3))
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        """Every alias that was ever to be loaded, and how far it is."""
+        return tuple(self._statuses.values())
 
     def _publish(
         self,
@@ -189,13 +208,21 @@ class ModelManager:
         """Announce a load phase to the core; a failure in it makes the generation Failed."""
         self._post(GenerationAdvanced(generation, alias, event))
         self.step = LoadStep(f"{_DOING[event]} {alias}", trio.current_time())
+        state = _STATE_AFTER[event]
+        self._note(alias, state=state.value, doing=self.step.doing)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._post(GenerationAdvanced(generation, alias, GenerationEvent.GIVE_UP))
+            self._note(alias, state=GenerationState.FAILED.value, error=str(error) or type(error).__name__)
             raise
         finally:
+            took_s = trio.current_time() - self.step.began_s
+            self._note(alias, doing=None, phases_s={**self._statuses[alias].phases_s, state.value: round(took_s, 3)})
             self.step = None
+
+    def _note(self, alias: str, **changes: Any) -> None:
+        self._statuses[alias] = attrs.evolve(self._statuses[alias], **changes)
 
 
 def _capabilities(evidence: Evidence, shape: ModelShape) -> dict[str, dict[str, object]]:

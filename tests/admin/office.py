@@ -107,7 +107,7 @@ async def opened(tmp_path):
     async with trio.open_nursery() as nursery:
         audit = AuditLog(tmp_path / "audit")
         app = create_app(operations, JobDesk(nursery), audit, ThreadRunner())
-        await nursery.start(server.serve, app, path)
+        await nursery.start(server.serve, app, server.bound_socket(path))
         try:
             yield Office(operations, path, audit)
         finally:

@@ -66,7 +66,7 @@ async def test_operators_have_a_bound_and_leaving_makes_room(tmp_path):
         for stream in silent:
             await stream.aclose()
         with trio.fail_after(10):
-            while (await _status(office)) != 200:
+            while (await _status(office)) != 200:  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
 

@@ -75,3 +75,10 @@ def test_the_counts_of_a_service_at_work() -> None:
     }
     assert snapshot.lanes_in_use == 2
     assert world.streams[second].is_open
+
+
+def test_live_requests_prompts_can_be_asked_for() -> None:
+    world = World(small_shape())
+    request = world.ask(prompt_tokens=3)
+    assert list(world.core.prompts()) == [request]
+    assert len(world.core.prompts()[request]) == 3

@@ -1,0 +1,109 @@
+"""Wiring of the admin plane: its socket, its audit log, and what a debug dump tells.
+
+Source: API.md (two sockets); SPEC section 15.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+
+from calculet_trio import __version__
+from calculet_trio.admin import server
+from calculet_trio.admin.app import create_app
+from calculet_trio.admin.audit import AuditLog
+from calculet_trio.admin.jobs import JobDesk
+from calculet_trio.cli import paths
+from calculet_trio.cli.configuration_view import effective_json
+from calculet_trio.errors import Unavailable
+from calculet_trio.observe.dumps import DumpDirectory
+from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.settings.configuration import Configuration
+from calculet_trio.shell.blocking import ThreadRunner
+from calculet_trio.shell.control import DumpSources
+from calculet_trio.shell.lifecycle import AdminServer
+from calculet_trio.shell.operations import Operations
+
+_log = structlog.get_logger(__name__)
+
+
+def state_directory(configuration: Configuration) -> Path:
+    """Where what must outlive a restart is kept."""
+    named = configuration.service.state
+    return paths.state() if named is None else configuration.path(named)
+
+
+def audit_directory(state: Path) -> Path:
+    """Where, in the state directory, the audit log is."""
+    return state / "audit"
+
+
+def admin_server(configuration: Configuration) -> AdminServer:
+    """The admin socket, at the configured place or this user's.
+
+    Where the configuration names none and another daemon of this user has the usual one, this daemon has none:
+    somebody tries something beside the service.
+    """
+    named = configuration.service.admin_socket
+    path = paths.admin_socket() if named is None else configuration.path(named)
+
+    async def serve(operations: Operations, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            listening, audit = await trio.to_thread.run_sync(partial(_open, path, configuration))
+        except Unavailable as unavailable:
+            if named is not None:
+                raise
+            _log.warning("no_admin_socket", reason=str(unavailable))
+            task_status.started()
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                app = create_app(operations, JobDesk(nursery), audit, ThreadRunner())
+                await nursery.start(server.serve, app, listening)
+                task_status.started()
+        finally:
+            audit.close()
+
+    return serve
+
+
+def _open(path: Path, configuration: Configuration) -> tuple[socket.socket, AuditLog]:
+    listening = server.bound_socket(path)
+    try:
+        return listening, AuditLog(audit_directory(state_directory(configuration)))
+    except BaseException:
+        listening.close()
+        path.unlink(missing_ok=True)
+        raise
+
+
+def dump_sources(configuration: Configuration, metrics: ServiceMetrics) -> DumpSources:
+    """What a debug dump of this daemon holds, and where it goes."""
+    return DumpSources(
+        directory=DumpDirectory(state_directory(configuration) / "dumps"),
+        about=partial(_about, configuration),
+        metrics=partial(_page, metrics),
+    )
+
+
+def _about(configuration: Configuration) -> Mapping[str, Any]:
+    return {
+        "calculet_trio": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "installed": {found.name: found.version for found in distributions()},
+        "configuration": effective_json(configuration),
+    }
+
+
+def _page(metrics: ServiceMetrics) -> str:
+    page, _ = metrics.expose("")
+    return page.decode()
