@@ -70,10 +70,14 @@ class AuditLog:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = _held(directory)
-            torn = _set_torn_aside(directory)
         except OSError as error:
             raise OperatorError(f"the audit log in {directory} cannot be written: {error}") from error
-        self._number, self._head = _end_of(directory)
+        try:
+            torn = _set_torn_aside(directory)
+            self._number, self._head = _end_of(directory)
+        except BaseException:
+            self.close()
+            raise
         if torn is not None:
             self.append({"event": "torn_line_set_aside", "file": torn})
 

@@ -13,6 +13,7 @@ import socket
 import stat
 import struct
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,25 +113,35 @@ def _take_away(path: Path, inode: int) -> None:
 
 
 async def serve(
-    app: QuartTrio, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    app: QuartTrio,
+    listening: socket.socket,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``app`` until cancelled; the socket's file is gone afterwards.
+    """Serve ``app`` until ``stop``, let replies that run come to their end; the socket's file is gone afterwards.
 
     Args:
         app: see `calculet_trio.admin.app.create_app`.
         listening: see `bound_socket`.
+        stop: when to close.
         task_status: told when connections are accepted.
 
-    **Cancellation**: ends replies that run; operations they began are jobs of their own.
+    **Cancellation**: cuts replies that run.
     """
     path = Path(listening.getsockname())
     ours = _inode(path)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
     try:
+        context = WorkerContext(None)
+        accept = _Admission(app, context).accept
         async with trio.open_nursery() as connections:
-            accept = _Admission(app).accept
-            task_status.started()
-            await trio.serve_listeners(accept, [listener], handler_nursery=connections)
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(partial(trio.serve_listeners, accept, [listener], handler_nursery=connections))
+                task_status.started()
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            await context.terminated.set()  # idle connections end at once
     finally:
         _take_away(path, ours)
 
@@ -138,13 +149,13 @@ async def serve(
 class _Admission:
     """Turns accepted streams into connections, up to a bound."""
 
-    def __init__(self, app: QuartTrio) -> None:
+    def __init__(self, app: QuartTrio, context: WorkerContext) -> None:
         self._app = wrap_app(app, wsgi_max_body_size=0, mode="asgi")
         self._config = Config()
         self._config.include_server_header = False
         self._config.logger_class = _Silent
         self._config.keep_alive_timeout = IDLE_S
-        self._context = WorkerContext(None)
+        self._context = context
         self._open = 0
 
     async def accept(self, stream: trio.SocketStream) -> None:

@@ -55,7 +55,7 @@ def admin_server(configuration: Configuration) -> AdminServer:
     named = configuration.service.admin_socket
     path = paths.admin_socket() if named is None else configuration.path(named)
 
-    async def serve(operations: Operations, *, task_status: trio.TaskStatus[None]) -> None:
+    async def serve(operations: Operations, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         try:
             listening, audit = await trio.to_thread.run_sync(partial(_open, path, configuration))
         except Unavailable as unavailable:
@@ -65,10 +65,10 @@ def admin_server(configuration: Configuration) -> AdminServer:
             task_status.started()
             return
         try:
-            async with trio.open_nursery() as nursery:
-                app = create_app(operations, JobDesk(nursery), audit, ThreadRunner())
-                await nursery.start(server.serve, app, listening)
-                task_status.started()
+            async with trio.open_nursery() as jobs:
+                app = create_app(operations, JobDesk(jobs), audit, ThreadRunner())
+                await server.serve(app, listening, stop, task_status=task_status)
+                jobs.cancel_scope.cancel()
         finally:
             audit.close()
 

@@ -63,8 +63,8 @@ _FAREWELL_S = 2.0
 class AdminServer(Protocol):
     """The admin socket, as the shell sees it: ``admin`` bound to its path."""
 
-    async def __call__(self, operations: Operations, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve until cancelled; long operations it began live in it."""
+    async def __call__(self, operations: Operations, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until ``stop``; long operations it began live in it, and end with it."""
 
 
 class HttpServer(Protocol):
@@ -242,14 +242,14 @@ class _House:
         """The control and http nurseries: open before a model is ready, ended by a drain, never waited for in vain."""
         async with trio.open_nursery() as control:
             if self._daemon.serve_admin is not None:
-                await control.start(self._daemon.serve_admin, self._control)
+                await control.start(self._daemon.serve_admin, self._control, self._drained)
             async with trio.open_nursery() as http:
                 port = await http.start(self._daemon.serve_http, self._desk, self._begun_stopping)
                 generations.start_soon(self._load, port)
                 await self._begun_stopping.wait()
                 generations.start_soon(self._cut, http.cancel_scope)
             await self._drained.wait()
-            control.cancel_scope.cancel()
+            control.cancel_scope.deadline = trio.current_time() + _FAREWELL_S
 
     async def _cut(self, http: trio.CancelScope) -> None:
         """End the surface in time: a reply's client hears of its end, and that is when its last job has ended."""

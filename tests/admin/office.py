@@ -107,8 +107,9 @@ async def opened(tmp_path):
     async with trio.open_nursery() as nursery:
         audit = AuditLog(tmp_path / "audit")
         app = create_app(operations, JobDesk(nursery), audit, ThreadRunner())
-        await nursery.start(server.serve, app, server.bound_socket(path))
+        await nursery.start(server.serve, app, server.bound_socket(path), trio.Event())
         try:
             yield Office(operations, path, audit)
         finally:
+            audit.close()
             nursery.cancel_scope.cancel()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import closing
 
 import pytest
 
 from calculet_trio.admin import audit
 from calculet_trio.admin.audit import GENESIS, AuditLog, records, segments, verify
-from calculet_trio.errors import OperatorError
+from calculet_trio.errors import OperatorError, Unavailable
 
 
 def written(directory, count=5):
-    log = AuditLog(directory)
-    digests = [log.append({"event": "asked", "call": f"POST /admin/{number}"}) for number in range(count)]
-    return log, digests
+    with closing(AuditLog(directory)) as log:
+        return [log.append({"event": "asked", "call": f"POST /admin/{number}"}) for number in range(count)]
+
+
+def append(directory, **fields):
+    with closing(AuditLog(directory)) as log:
+        log.append(fields)
 
 
 def test_records_are_chained_private_and_numbered(tmp_path):
-    _, digests = written(tmp_path)
+    digests = written(tmp_path)
     found = list(records(tmp_path))
     assert [record["n"] for record in found] == [1, 2, 3, 4, 5]
     assert [record["before"] for record in found] == [GENESIS, *digests[:-1]]
@@ -28,16 +33,16 @@ def test_records_are_chained_private_and_numbered(tmp_path):
 
 
 def test_a_log_is_continued_by_the_next_process(tmp_path):
-    _, first = written(tmp_path, 2)
-    _, second = written(tmp_path, 2)
+    first = written(tmp_path, 2)
+    second = written(tmp_path, 2)
     assert verify(tmp_path) == audit.Verdict(4, second[-1])
     assert list(records(tmp_path))[2]["before"] == first[-1]
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\n{}", "\u2028\u0085\x00\x1b[2J", '"}\n{"n":1', "\ud800", "ü" * 10_000])
 def test_no_text_makes_a_second_line_or_a_long_one(tmp_path, text):
-    log, _ = written(tmp_path, 1)
-    log.append({"arguments": {"package": text, "nested": {"deep": [text]}}, "query": text})
+    written(tmp_path, 1)
+    append(tmp_path, arguments={"package": text, "nested": {"deep": [text]}}, query=text)
     assert verify(tmp_path).records == 2
     [path] = segments(tmp_path)
     assert len(path.read_bytes().splitlines()) == len(path.read_text().splitlines()) == 2
@@ -68,7 +73,7 @@ def test_a_changed_record_a_missing_one_and_a_doubled_one_are_found_where_they_a
 
 
 def test_a_cut_end_shows_to_who_noted_the_head(tmp_path):
-    _, digests = written(tmp_path)
+    digests = written(tmp_path)
     [path] = segments(tmp_path)
     assert verify(tmp_path, head=digests[2]).problem is None
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
@@ -83,8 +88,7 @@ def test_a_torn_last_line_is_set_aside_and_that_is_on_record(tmp_path, kept):
     [path] = segments(tmp_path)
     with path.open("ab") as file:
         file.write(path.read_bytes().splitlines()[0][: kept or None][:kept] or b"{")
-    log = AuditLog(tmp_path)
-    log.append({"event": "asked"})
+    append(tmp_path, event="asked")
     assert verify(tmp_path).problem is None
     assert [record["event"] for record in records(tmp_path)][3:] == ["torn_line_set_aside", "asked"]
     assert len(list(tmp_path.glob("*.torn-*"))) == 1
@@ -92,7 +96,7 @@ def test_a_torn_last_line_is_set_aside_and_that_is_on_record(tmp_path, kept):
 
 def test_a_log_whose_first_line_was_torn_begins_anew(tmp_path):
     (tmp_path / "audit-000000000001.jsonl").write_bytes(b'{"n":')
-    AuditLog(tmp_path)
+    AuditLog(tmp_path).close()
     assert verify(tmp_path).records == 1
 
 
@@ -108,7 +112,7 @@ def test_a_log_with_a_foreign_end_is_not_written_to(tmp_path):
 def test_a_log_stays_within_its_bound_and_says_what_it_let_go(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "SEGMENT_BYTES", 600)
     monkeypatch.setattr(audit, "SEGMENTS_KEPT", 3)
-    _, digests = written(tmp_path, 40)
+    digests = written(tmp_path, 40)
     assert len(segments(tmp_path)) == 3
     verdict = verify(tmp_path)
     assert (verdict.problem, verdict.head) == (None, digests[-1])
@@ -122,3 +126,9 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="cannot be written"):
         AuditLog(tmp_path / "file")
+
+
+def test_two_processes_do_not_write_one_log(tmp_path):
+    with closing(AuditLog(tmp_path)), pytest.raises(Unavailable, match="another process writes"):
+        AuditLog(tmp_path)
+    AuditLog(tmp_path).close()
