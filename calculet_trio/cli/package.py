@@ -27,6 +27,8 @@ from calculet_trio.packages.pull import ModelSource
 from calculet_trio.packages.signing import SignatureRefused, SigningKey
 from calculet_trio.packages.static_validation import validate
 from calculet_trio.packages.store import Store, require_name, taken
+from calculet_trio.packages.store_collection import collect
+from calculet_trio.packages.store_import import take_in
 from calculet_trio.packages.trust import Trust
 
 TERMINATED: Final = 128 + signal.SIGTERM
@@ -61,7 +63,7 @@ def _chosen(*, weights: str, lanes: int, max_seq: int) -> BuildOptions:
 
 @click.group()
 def package() -> None:
-    """Get, build, list, show, sign and verify model packages."""
+    """Get, build, list, show, sign, verify and remove model packages."""
     # A package half made is removed on the way out; SIGTERM's default would skip that.
     signal.signal(signal.SIGTERM, _leave)
 
@@ -101,8 +103,8 @@ def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str
         if made:
             with store.staging() as scratch:
                 make_package(gguf, scratch / name, name=name, options=options, report=display.report)
-                store.install(scratch / name, name, replace=force or same)
-    _announce(name, store.resolve(name), made=made, as_json=as_json)
+                store.install(scratch / name, replace=force or same)
+    _announce(name, store.root / name, made=made, as_json=as_json)
 
 
 def _is_same(store: Store, name: str, gguf: Path, options: BuildOptions) -> bool:
@@ -155,6 +157,43 @@ def build(source: Path, output: Path, name: str | None, as_json: bool, weights: 
         gguf = model.fetch(paths.downloads(), display.report)
         make_package(gguf, output, name=name, options=options, report=display.report)
     _announce(name, output, made=True, as_json=as_json)
+
+
+@package.command("import")
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace a package of that name.")
+@JSON_OPTION
+def import_(path: Path, force: bool, as_json: bool) -> None:
+    """Copy the package in the directory PATH into the store, if it is whole and signed by somebody who is trusted.
+
+    \b
+    Example:
+      calculet-trio package import /media/usb/qwen3-30b-a3b
+    """
+    configuration = own_configuration()
+    store = store_of(configuration)
+    manifest = Manifest.load(path)
+    with ProgressDisplay() as display:
+        copying = _hashing(manifest.name, manifest, display.report, doing="import", times=2)
+        take_in(store, path, trust_of(configuration), replace=force, on_bytes=copying)
+    _announce(manifest.name, store.root / manifest.name, made=True, as_json=as_json)
+
+
+@package.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@JSON_OPTION
+def gc(dry_run: bool, as_json: bool) -> None:
+    """Remove packages that were replaced: that no name stands for, no process holds and no rollback needs.
+
+    \b
+    Example:
+      calculet-trio package gc --dry-run
+    """
+    found = collect(store_of(own_configuration()), dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(package_view.collection(found), indent=2))
+    else:
+        package_view.print_collection(found, dry_run=dry_run)
 
 
 @package.command("list")
@@ -281,13 +320,15 @@ def _verdict(
     }
 
 
-def _hashing(name: str, manifest: Manifest, report: Callable[[Progress], None]) -> OnBytes:
-    """Shows how far the hashing of a package has come."""
-    total_bytes, done_bytes = package_view.size_bytes(manifest), 0
+def _hashing(
+    name: str, manifest: Manifest, report: Callable[[Progress], None], *, doing: str = "hash", times: int = 1
+) -> OnBytes:
+    """Shows how far the hashing of a package has come, or something else that goes over its bytes so many times."""
+    total_bytes, done_bytes = package_view.size_bytes(manifest) * times, 0
 
     def on_bytes(count_bytes: int) -> None:
         nonlocal done_bytes
         done_bytes += count_bytes
-        report(Progress(f"hash {name}", done_bytes, total_bytes))
+        report(Progress(f"{doing} {name}", done_bytes, total_bytes))
 
     return on_bytes

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
 import click
 from rich import box
 from rich.console import Console
@@ -18,6 +19,7 @@ from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.package_signature import package_signer
 from calculet_trio.packages.signing import SignatureRefused
 from calculet_trio.packages.store import PULL_HINT, StoredPackage
+from calculet_trio.packages.store_collection import Collection
 from calculet_trio.packages.trust import Trust
 
 PIPED_COLUMNS: Final = 200
@@ -97,12 +99,32 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     return "; ".join([f"whole, signed by {verdict['signer']}", *verdict["notes"]])
 
 
+def collection(found: Collection) -> dict[str, Any]:
+    """What a garbage collection came to, for programs."""
+    return {
+        "kept": [{"name": each.name, "digest": each.digest, "reason": each.reason.name.lower()} for each in found.kept],
+        "removed": [attrs.asdict(each) for each in found.removed],
+        "freed_bytes": found.freed_bytes,
+    }
+
+
+def print_collection(found: Collection, *, dry_run: bool) -> None:
+    """The same, for people."""
+    for kept in found.kept:
+        click.echo(f"kept    {kept.name} {kept.digest[:16]}… ({kept.reason.value})")
+    for removed in found.removed:
+        verb = "would go" if dry_run else "removed"
+        click.echo(f"{verb} {removed.name} {removed.digest[:16]}… ({removed.size_bytes / 1e6:,.0f} MB)")
+    click.echo(f"{found.freed_bytes / 1e6:,.0f} MB {'would be ' if dry_run else ''}freed")
+
+
 def print_package(directory: Path, manifest: Manifest, trust: Trust) -> None:
     """One package, for people."""
     network = manifest.architecture
     experts = f", {network.experts_used} of {network.experts} experts" if network.experts else ""
     rows = (
         ("directory", str(directory)),
+        ("digest", sha256_of(directory / MANIFEST_FILE)),
         ("version", manifest.package_version),
         ("for", manifest.target),
         ("network", f"{network.family}: {network.layers} layers, width {network.width}{experts}"),

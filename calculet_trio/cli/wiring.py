@@ -19,6 +19,7 @@ from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli import paths
+from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
@@ -31,11 +32,8 @@ from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.packages.acceptance import accept
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
-from calculet_trio.packages.store import Store
-from calculet_trio.packages.trust import Trust
 from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
@@ -194,25 +192,24 @@ def _fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name:
 def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     from calculet_trio.runtimes.host import HostRuntime
 
-    store, trust = store_of(configuration), trust_of(configuration)
+    store = store_of(configuration)
     named = served.model.package
     if named is None:
         package = store.only()
     else:
         package = store.resolve(str(configuration.path(named)) if "/" in named else named)
     manifest = Manifest.load(package)
+    stored = ServedPackage(store, package, trust_of(configuration))
     return HostRuntime(), ModelSource(
         alias=_fitting(served, policy, manifest.shape(), package_name=manifest.name),
         package=package,
-        verify=lambda: _require_acceptable(store, package, trust),
+        verify=stored.verify,
+        fits=stored.require_room,
+        served=stored.record_served,
         open_text=partial(open_text, package, manifest),
         meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
         evidence=partial(_recorded, configuration, package / MANIFEST_FILE),
     )
-
-
-def _require_acceptable(store: Store, package: Path, trust: Trust) -> None:
-    accept(store, package, trust, thorough=False)
 
 
 def open_text(package: Path, manifest: Manifest) -> ModelText:

@@ -1,8 +1,13 @@
-"""The packages on this machine: a directory with one directory per package, by name.
+"""The packages on this machine, each under the digest of its manifest, and names that stand for one of them each.
 
-A package appears whole or not at all. It is made in the store's own ``.staging`` (so that the last step is a
-rename on one file system) under the store's lock; whatever lies in ``.staging`` when the lock is taken was
-left by somebody who died, and is removed.
+``NAME`` is a link to ``.content/DIGEST``, the package; what is there is never changed. A package appears whole or not
+at all: it is made in the store's own ``.staging`` (so that the last steps are renames on one file system) under the
+store's lock, and whatever lies in ``.staging`` when the lock is taken was left by somebody who died, and is removed.
+Replacing a package makes its name stand for another; whoever reads or runs the old one is not disturbed, and it can be
+gone back to until `calculet_trio.packages.store_collection` removes it. A directory that somebody put under a name
+himself is a package, too, for as long as nothing replaces it.
+
+Source: SPEC section 8 ("keep the old signed artefact for rollback"; S §11 steps 1 and 11).
 """
 
 from __future__ import annotations
@@ -14,19 +19,24 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from calculet_trio.errors import PackageError, Unavailable
-from calculet_trio.packages.digests import OnBytes
-from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
+from calculet_trio.packages.digests import OnBytes, sha256_of
+from calculet_trio.packages.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from calculet_trio.packages.store_history import Histories, Lineage
 from calculet_trio.packages.verification import OnFile, Seal, check_files, ignore_file
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """What a package may be called: it is a directory's name, an alias in requests and a label of metrics."""
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 NAME_RULE: Final = "1 to 64 of a-z 0-9 . _ -, beginning with a letter or digit"
+CONTENT: Final = ".content"
+HISTORY: Final = ".history"
 STAGING: Final = ".staging"
 REPLACED: Final = ".replaced"
 SEALS: Final = ".verified"
@@ -71,6 +81,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.histories = Histories(root / HISTORY)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -91,7 +102,7 @@ class Store:
         return tuple(self._look_at(name) for name in self.names())
 
     def _look_at(self, name: str) -> StoredPackage:
-        directory = self.root / name
+        directory = self._place(name)
         try:
             return StoredPackage(name, directory, Manifest.load(directory))
         except PackageError as error:
@@ -112,7 +123,7 @@ class Store:
                 )
             return directory
         if NAME.fullmatch(reference) and (self.root / reference / MANIFEST_FILE).is_file():
-            return self.root / reference
+            return self._place(reference)
         raise PackageError(f"there is no package {reference[:80]!r} in the store {self.root}", hint=self._those_there())
 
     def only(self) -> Path:
@@ -123,12 +134,33 @@ class Store:
         """
         names = self.names()
         if len(names) == 1:
-            return self.root / names[0]
+            return self._place(names[0])
         if names:
             raise PackageError(
                 f"the store {self.root} holds {len(names)} packages, and none was chosen", hint=self._those_there()
             )
         raise PackageError(f"the store {self.root} is empty", hint=PULL_HINT)
+
+    def _place(self, name: str) -> Path:
+        """The directory that a name stands for now; it stays what it is when the name moves on."""
+        digest = self.digest_of(name)
+        return self.root / name if digest is None else self.root / CONTENT / digest
+
+    def digest_of(self, name: str) -> str | None:
+        """The digest of what a name stands for; None where that is a directory that somebody put there."""
+        try:
+            target = (self.root / name).readlink()
+        except OSError:
+            return None
+        return target.name if target.parent == Path(CONTENT) and DIGEST.fullmatch(target.name) else None
+
+    def contents(self) -> tuple[Path, ...]:
+        """Every package that it holds, named or not, by digest."""
+        try:
+            entries = sorted((self.root / CONTENT).iterdir())
+        except FileNotFoundError:
+            return ()
+        return tuple(entry for entry in entries if DIGEST.fullmatch(entry.name))
 
     def _those_there(self) -> str:
         names = self.names()
@@ -170,8 +202,8 @@ class Store:
     # ---- writing --------------------------------------------------------------------------------
 
     @contextmanager
-    def staging(self) -> Iterator[Path]:
-        """An empty directory on the store's file system, and the right to `install` from it.
+    def changing(self) -> Iterator[None]:
+        """The right to change the store, until it is left.
 
         Raises:
             Unavailable: another process is changing this store.
@@ -180,12 +212,20 @@ class Store:
         lock = self._lock()
         try:
             self._recover()
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty directory on the store's file system, and the right to `install` from it; raises as `changing`."""
+        with self.changing():
             scratch = self.root / STAGING
             scratch.mkdir()
-            yield scratch
-        finally:
-            shutil.rmtree(self.root / STAGING, ignore_errors=True)
-            os.close(lock)
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
 
     def _lock(self) -> int:
         try:
@@ -207,40 +247,147 @@ class Store:
         shutil.rmtree(self.root / STAGING, ignore_errors=True)
         replaced = self.root / REPLACED
         for old in replaced.iterdir() if replaced.is_dir() else ():
-            if not (self.root / old.name).exists():
-                old.rename(self.root / old.name)  # it died between the two renames of `install`
+            if not os.path.lexists(self.root / old.name):
+                old.rename(self.root / old.name)  # it died before the name stood for the new one
         shutil.rmtree(replaced, ignore_errors=True)
 
-    def install(self, built: Path, name: str, *, replace: bool = False) -> Path:
-        """Move a package that was made in `staging` to its place, in one step.
+    def install(self, built: Path, *, replace: bool = False) -> Path:
+        """Take in a package that was made in `staging`, and let its name stand for it, in one step.
 
         Args:
             built: the package, below the directory that `staging` gave.
-            name: what it is called from now on.
-            replace: whether a package of that name gives way.
+            replace: whether another package of its name gives way.
+
+        Returns:
+            Its directory from now on.
 
         Raises:
-            PackageError: the name is taken, or what was built is not a whole package.
+            PackageError: the name is taken, the version is older than one that was here, or what was built is not a
+                whole package.
         """
-        require_name(name)
         assert built.is_relative_to(self.root / STAGING), "only a rename within one file system is one step"
-        self.check(built, thorough=True)
-        target = self.root / name
-        seal = self._seal_path(built)
-        if not target.exists():
-            built.rename(target)
-        elif replace:
-            old = self.root / REPLACED / name
-            old.parent.mkdir(exist_ok=True)
-            target.rename(old)
-            built.rename(target)
-            shutil.rmtree(old.parent)
-        else:
-            seal.unlink(missing_ok=True)
+        manifest = self.check(built, thorough=False)
+        name, digest = manifest.name, sha256_of(built / MANIFEST_FILE)
+        if os.path.lexists(self.root / name) and self.digest_of(name) != digest and not replace:
+            self._seal_path(built).unlink(missing_ok=True)
             raise taken(name)
+        self.histories.change(name, partial(_brought_in, manifest))
+        target = self._keep(built, digest)
+        self._point(name, digest)
+        return target
+
+    def _keep(self, built: Path, digest: str) -> Path:
+        """The package under its digest. If it is there already, whole, only its signature may be another one."""
+        target = self.root / CONTENT / digest
+        seal = self._seal_path(built)
+        if target.exists() and self._is_whole(target):
+            seal.unlink(missing_ok=True)
+            if (built / SIGNATURE_FILE).exists():
+                (built / SIGNATURE_FILE).replace(target / SIGNATURE_FILE)
+            return target
+        _synchronise(built)
+        target.parent.mkdir(exist_ok=True)
+        if target.exists():
+            target.rename(self.root / STAGING / f"{digest}.damaged")
+        built.rename(target)
         if seal.exists():  # the rename touched no file: what was hashed need not be hashed again at the first start
             seal.replace(self._seal_path(target))
         return target
+
+    def _is_whole(self, directory: Path) -> bool:
+        try:
+            self.check(directory, thorough=False)
+        except PackageError:
+            return False
+        return True
+
+    def _point(self, name: str, digest: str) -> None:
+        place = self.root / name
+        if place.is_dir() and not place.is_symlink():
+            (self.root / REPLACED).mkdir(exist_ok=True)
+            place.rename(self.root / REPLACED / name)
+        link = self.root / STAGING / f"{name}.link"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(Path(CONTENT, digest))
+        link.replace(place)
+        shutil.rmtree(self.root / REPLACED, ignore_errors=True)
+
+    def discard(self, directory: Path) -> None:
+        """Remove a package that nothing wants any more; the caller is `changing` the store."""
+        self._seal_path(directory).unlink(missing_ok=True)
+        scratch = self.root / STAGING
+        scratch.mkdir(exist_ok=True)
+        directory.rename(scratch / directory.name)
+        shutil.rmtree(scratch)
+
+    # ---- what served --------------------------------------------------------------------------------
+
+    def record_served(self, directory: Path) -> None:
+        """The package in ``directory`` has been proven and serves: it is good. Others' packages are not recorded.
+
+        Raises:
+            PackageError: the store cannot be written to, or its history not be read.
+        """
+        if directory.parent == self.root / CONTENT:
+            manifest = Manifest.load(directory)
+            self.histories.change(manifest.name, partial(_served, manifest, directory.name))
+
+    def roll_back(self, name: str) -> Path:
+        """Let ``name`` stand for its last good package again.
+
+        The caller has made sure of it (`last_good` says where it is); after it served, the one that was given up is
+        what another rollback goes back to, if it ever served.
+
+        Raises:
+            PackageError: there is none.
+            Unavailable: another process is changing this store.
+        """
+        with self.changing():
+            target = self.last_good(name)
+            try:
+                self._point(name, target.name)
+            finally:
+                shutil.rmtree(self.root / STAGING, ignore_errors=True)
+        return target
+
+    def last_good(self, name: str) -> Path:
+        """The package that a rollback of ``name`` goes back to.
+
+        Raises:
+            PackageError: no other package has served under it, or it was removed.
+        """
+        lineage = self.histories.of(name)
+        digest = None if lineage is None else lineage.last_good(self.digest_of(name))
+        if digest is None:
+            raise PackageError(f"no other package has served as {name!r}: there is nothing to go back to")
+        if not (self.root / CONTENT / digest / MANIFEST_FILE).is_file():
+            raise PackageError(f"what served as {name!r} before, {digest[:16]}…, is not in the store any more")
+        return self.root / CONTENT / digest
+
+
+def _brought_in(manifest: Manifest, before: Lineage | None) -> Lineage:
+    version = manifest.package_version
+    lineage = before or Lineage(newest_version=version)
+    if lineage.is_newer_than(version):
+        raise PackageError(
+            f"the package {manifest.name!r} is version {version}, and {lineage.newest_version} was here",
+            hint="what served before is gone back to by a rollback; anything else needs another name",
+        )
+    return lineage.after_bringing_in(version)
+
+
+def _served(manifest: Manifest, digest: str, before: Lineage | None) -> Lineage:
+    return (before or Lineage(newest_version=manifest.package_version)).after_serving(digest)
+
+
+def _synchronise(directory: Path) -> None:
+    """Have the disk hold every file before a name stands for them."""
+    for path in (*directory.rglob("*"), directory):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def taken(name: str) -> PackageError:

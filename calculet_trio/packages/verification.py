@@ -87,7 +87,7 @@ def check_files(
         PackageError: naming the first file that is missing, strange, changed, or not in the manifest, or the tensor
             that is not where its graph says.
     """
-    _refuse_strangers(directory, manifest)
+    require_nothing_else(directory, manifest)
     marks: dict[str, list[object]] = {}
     fresh = False
     for name, record in manifest.files.items():
@@ -106,6 +106,26 @@ def check_files(
             check_graph(directory, graph, manifest)
     if seal is not None and seal.marks != marks:
         attrs.evolve(seal, marks=marks).write()
+
+
+def require_nothing_else(directory: Path, manifest: Manifest) -> None:
+    """Make sure that nothing lies in the package but what its manifest names, and its signature.
+
+    Raises:
+        PackageError: naming the first that does; there may be millions of them.
+    """
+    known = {MANIFEST_FILE, SIGNATURE_FILE, *manifest.files}
+    leading = {parent.as_posix() for name in manifest.files for parent in PurePosixPath(name).parents}
+    waiting = ["."]
+    while waiting:
+        within = waiting.pop()
+        for name, is_directory in _entries(directory, within):
+            if is_directory and name in leading:
+                waiting.append(name)
+            elif is_directory or name not in known:
+                raise PackageError(
+                    f"{directory / name} is not named in the package's manifest", hint="move it out of the package"
+                )
 
 
 def _hash(directory: Path, manifest: Manifest, name: str, on_bytes: OnBytes | None) -> None:
@@ -130,22 +150,6 @@ def _status(directory: Path, name: str) -> os.stat_result:
     if not stat.S_ISREG(found.st_mode):
         raise PackageError(f"{path} is not a regular file", hint=REBUILD_HINT)
     return found
-
-
-def _refuse_strangers(directory: Path, manifest: Manifest) -> None:
-    """Ends at the first one: there may be millions of them."""
-    known = {MANIFEST_FILE, SIGNATURE_FILE, *manifest.files}
-    leading = {parent.as_posix() for name in manifest.files for parent in PurePosixPath(name).parents}
-    waiting = ["."]
-    while waiting:
-        within = waiting.pop()
-        for name, is_directory in _entries(directory, within):
-            if is_directory and name in leading:
-                waiting.append(name)
-            elif is_directory or name not in known:
-                raise PackageError(
-                    f"{directory / name} is not named in the package's manifest", hint="move it out of the package"
-                )
 
 
 def _entries(directory: Path, within: str) -> Iterator[tuple[str, bool]]:

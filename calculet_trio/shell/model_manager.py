@@ -22,7 +22,7 @@ from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId
-from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescription, Runtime
+from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, MemoryUse, ModelDescription, Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.operations import ModelStatus
@@ -69,6 +69,9 @@ class ModelSource:
         open_text: makes tokenizer and template; blocks.
         meta: what ``/v1/models`` shows of it, beside what the runtime reports.
         evidence: what this model has been shown to do on that device; blocks; None where nothing could be on record.
+        fits: told what is used of the device before anything is put there; raises
+            `calculet_trio.errors.PackageError` where the model has no room; None where nobody knows.
+        served: told once the model has been proven and is open to requests; blocks a little.
     """
 
     alias: str
@@ -77,6 +80,8 @@ class ModelSource:
     open_text: Callable[[], ModelText]
     meta: Mapping[str, Any]
     evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
+    fits: Callable[[MemoryUse], None] | None = None
+    served: Callable[[], None] | None = None
 
 
 @attrs.frozen
@@ -154,6 +159,8 @@ class ModelManager:
         started_s = trio.current_time()
         with step(GenerationEvent.VALIDATE):
             await self._runner.run_whole(source.verify, self._limiter)
+            if source.fits is not None:
+                source.fits(await self._call(self._runtime.memory))
             evidence = await self._runner.run(partial(source.evidence, self._device), self._limiter)
             text = await self._runner.run_whole(source.open_text, self._limiter)
         try:
@@ -171,6 +178,8 @@ class ModelManager:
             raise
         self._publish(generation, source, text, description, evidence)
         self._note(source.alias, state=GenerationState.READY.value)
+        if source.served is not None:
+            await self._runner.run_whole(source.served, self._limiter)
         _log.info("model_ready", model=source.alias, load_s=round(trio.current_time() - started_s, 3))
 
     def statuses(self) -> tuple[ModelStatus, ...]:

@@ -51,7 +51,7 @@ def install(store: Store, name: str) -> Path:
     with store.staging() as scratch:
         write_package(scratch / "built", name)
         sign_package(scratch / "built", SigningKey.local(paths.keys()))
-        return store.install(scratch / "built", name)
+        return store.install(scratch / "built")
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -156,6 +156,34 @@ def test_the_configured_store_is_the_one(store: Store, home: Path, capsys: pytes
     paths.configuration().write_text("schema: calculet-service/v1\nstore: ../../other\n", encoding="utf-8")
     assert store.names() == ()
     assert "one: whole" in answer(capsys, "verify")
+
+
+# ---- bringing in, and removing ----------------------------------------------------------------------------
+
+
+def test_import_and_gc(store: Store, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = SigningKey.local(paths.keys())
+    for version in ("1.0", "1.1"):
+        write_package(home / version, "one", version=version)
+        sign_package(home / version, key)
+    assert "one is ready" in answer(capsys, "import", str(home / "1.0"))
+    assert "--force" in answer(capsys, "import", str(home / "1.1"), code=78)
+    answer(capsys, "import", str(home / "1.1"), "--force")
+    assert "1.1 was here" in answer(capsys, "import", str(home / "1.0"), "--force", code=78)
+    assert Manifest.load(store.resolve("one")).package_version == "1.1"
+    assert "would go one" in answer(capsys, "gc", "--dry-run")
+    shown = json.loads(answer(capsys, "gc", "--json"))
+    assert [each["reason"] for each in shown["kept"]] == ["live"]
+    assert [each["name"] for each in shown["removed"]] == ["one"]
+    assert shown["freed_bytes"] > 0
+    assert answer(capsys, "gc").endswith("0 MB freed\n")
+
+
+def test_an_unsigned_package_is_not_imported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_package(home / "one")
+    shown = answer(capsys, "import", str(home / "one"), code=78)
+    assert "the package 'tiny' is not signed" in shown
+    assert "package sign" in shown
 
 
 # ---- making, with a builder that writes tiny files ------------------------------------------------------------

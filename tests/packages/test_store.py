@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from calculet_trio.errors import PackageError, Unavailable
+from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE
 from calculet_trio.packages.store import Store, name_from_file, require_name
 from tests.packages.tiny_package import write_package
@@ -23,10 +24,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "data" / "packages")
 
 
-def install(store: Store, name: str, *, replace: bool = False) -> Path:
+def install(store: Store, name: str, *, version: str = "1.0", replace: bool = False) -> Path:
     with store.staging() as scratch:
-        write_package(scratch / "built", name)
-        return store.install(scratch / "built", name, replace=replace)
+        write_package(scratch / "built", name, version=version)
+        return store.install(scratch / "built", replace=replace)
 
 
 def hidden_leftovers(store: Store) -> list[str]:
@@ -111,19 +112,79 @@ def test_nothing_is_left_beside_what_was_installed(store: Store) -> None:
     assert not hidden_leftovers(store)
 
 
+def test_a_package_lies_under_the_digest_of_its_manifest(store: Store) -> None:
+    directory = install(store, "one")
+    assert directory.name == store.digest_of("one") == sha256_of(directory / MANIFEST_FILE)
+    assert store.contents() == (directory,)
+
+
 def test_a_taken_name_is_refused_and_the_old_package_stays(store: Store) -> None:
     directory = install(store, "one")
-    before = directory.stat().st_ino
     with pytest.raises(PackageError, match="already has a package 'one'"):
-        install(store, "one")
+        install(store, "one", version="1.1")
+    assert store.resolve("one") == directory
+    store.check(directory, thorough=True)
+    assert not hidden_leftovers(store)
+
+
+def test_replacing_lets_the_name_stand_for_the_new_one_and_keeps_the_old(store: Store) -> None:
+    before = install(store, "one")
+    after = install(store, "one", version="1.1", replace=True)
+    assert store.resolve("one") == after != before
+    store.check(before, thorough=True)
+    assert not hidden_leftovers(store)
+
+
+def test_the_same_package_again_is_no_error_and_no_second_one(store: Store) -> None:
+    directory = install(store, "one")
+    before = directory.stat().st_ino
+    assert install(store, "one") == directory
     assert directory.stat().st_ino == before
+    assert len(list((store.root / ".verified").iterdir())) == 1
+
+
+def test_a_damaged_one_gives_way_to_the_same_whole(store: Store) -> None:
+    directory = install(store, "one")
+    (directory / "model.onnx").unlink()
+    assert install(store, "one") == directory
     store.check(directory, thorough=True)
 
 
-def test_replacing_leaves_the_new_one_only(store: Store) -> None:
-    before = install(store, "one").stat().st_ino
-    assert install(store, "one", replace=True).stat().st_ino != before
+@pytest.mark.parametrize("version", ["0.9", "1.0rc1", "1.0.dev3"])
+def test_an_older_version_is_refused_even_by_force(store: Store, version: str) -> None:
+    directory = install(store, "one")
+    with pytest.raises(PackageError, match=rf"'one' is version {version}, and 1\.0 was here"):
+        install(store, "one", version=version, replace=True)
+    assert store.resolve("one") == directory
+
+
+def test_what_was_removed_by_hand_is_remembered(store: Store) -> None:
+    install(store, "one", version="2.0")
+    (store.root / "one").unlink()
+    with pytest.raises(PackageError, match=r"2\.0 was here"):
+        install(store, "one")
+    install(store, "other")
+    install(store, "one", version="2.0")
+
+
+def test_a_directory_that_somebody_put_there_is_a_package_until_it_is_replaced(store: Store) -> None:
+    write_package(store.root / "one", "one")
+    assert store.names() == ("one",)
+    assert store.resolve("one") == store.root / "one"
+    assert store.digest_of("one") is None
+    with pytest.raises(PackageError, match="already has"):
+        install(store, "one", version="1.1")
+    directory = install(store, "one", version="1.1", replace=True)
+    assert store.resolve("one") == directory
     assert not hidden_leftovers(store)
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", ".content/../../elsewhere", "/etc", ".content/0"])
+def test_a_link_of_somebody_s_is_followed_as_what_it_is(store: Store, target: str) -> None:
+    """It may be a package of its own; it is never taken for one of the store's."""
+    store.root.mkdir(parents=True)
+    (store.root / "one").symlink_to(target)
+    assert store.digest_of("one") is None
 
 
 def test_what_fails_while_it_is_made_leaves_nothing(store: Store) -> None:
@@ -143,7 +204,7 @@ def test_a_damaged_build_is_not_installed(store: Store) -> None:
         write_package(scratch / "built")
         (scratch / "built" / "model.onnx").write_bytes(b"other")
         with pytest.raises(PackageError, match=r"model\.onnx"):
-            store.install(scratch / "built", "tiny")
+            store.install(scratch / "built")
     assert store.names() == ()
 
 
@@ -192,13 +253,13 @@ def test_what_a_killed_process_left_is_removed(store: Store) -> None:
 
 
 def test_a_replacement_that_was_cut_off_is_undone(store: Store) -> None:
-    directory = install(store, "one")
+    write_package(store.root / "one", "one")
     (store.root / ".replaced").mkdir()
-    directory.rename(store.root / ".replaced" / "one")
+    (store.root / "one").rename(store.root / ".replaced" / "one")
     with store.staging():
         pass
     assert store.names() == ("one",)
-    store.check(directory, thorough=True)
+    store.check(store.resolve("one"), thorough=True)
 
 
 # ---- verifying ------------------------------------------------------------------------------------------

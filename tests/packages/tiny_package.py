@@ -19,7 +19,7 @@ def graph(text: str) -> bytes:
     return bytes([0x3A, len(name) + 2, 0x12, len(name)]) + name
 
 
-def write_package(directory: Path, name: str = "tiny") -> Manifest:
+def write_package(directory: Path, name: str = "tiny", *, version: str = "1.0") -> Manifest:
     """Make ``directory`` a package called ``name``: every file that the example manifest names, a line each."""
     files = {}
     for path in example().files:
@@ -27,6 +27,6 @@ def write_package(directory: Path, name: str = "tiny") -> Manifest:
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
         files[path] = FileRecord(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    manifest = attrs.evolve(example(), name=name, files=files)
+    manifest = attrs.evolve(example(), name=name, package_version=version, files=files)
     manifest.save(directory)
     return manifest

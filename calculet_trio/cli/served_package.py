@@ -1,0 +1,76 @@
+"""ServedPackage: what a load asks of a package in the store: that it may be used, that it fits, that it is kept.
+
+Source: SPEC section 8, load steps 1 to 4 and 11 (S §11).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from calculet_trio.errors import PackageError
+from calculet_trio.packages.acceptance import accept
+from calculet_trio.packages.capacity import CapacityPlan, DeviceRoom, require_room
+from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.store import Store
+from calculet_trio.packages.store_lease import Lease
+from calculet_trio.packages.trust import Trust
+from calculet_trio.runtimes.port import MemoryUse
+
+_log = structlog.get_logger(__name__)
+
+
+class ServedPackage:
+    """A package that this process is to serve; its methods are what `ModelSource` calls, and block.
+
+    Args:
+        store: the store; it remembers what was hashed, and what served.
+        directory: the package, in it or elsewhere.
+        trust: whose signatures count.
+    """
+
+    def __init__(self, store: Store, directory: Path, trust: Trust) -> None:
+        self._store = store
+        self._directory = directory
+        self._trust = trust
+        self._lease: Lease | None = None
+
+    def verify(self) -> None:
+        """Hold the package, so that no garbage collection takes it away, and make sure of it.
+
+        Raises:
+            calculet_trio.errors.PackageError: it must not be used, with the reason.
+        """
+        if self._lease is None:
+            self._lease = Lease(self._directory)
+        try:
+            accept(self._store, self._directory, self._trust, thorough=False)
+        except BaseException:
+            self.release()
+            raise
+
+    def require_room(self, use: MemoryUse) -> None:
+        """Make sure that the model fits beside what is on the device; a device that cannot say has room for one.
+
+        Raises:
+            calculet_trio.packages.capacity.CapacityRefused: in numbers.
+        """
+        if use.total_bytes is not None:
+            manifest = Manifest.load(self._directory)
+            plan = CapacityPlan.of(manifest)
+            room = DeviceRoom.beside((), total_bytes=use.total_bytes, used_bytes=use.used_bytes, chips=len(plan.chips))
+            require_room(manifest.name, plan, room)
+
+    def record_served(self) -> None:
+        """It was proven and is open to requests; a store that cannot be written to just has no rollback."""
+        try:
+            self._store.record_served(self._directory)
+        except PackageError as error:
+            _log.warning("served_not_recorded", error=error.message)
+
+    def release(self) -> None:
+        """Give the package up: nothing of it is loaded any more. Idempotent."""
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
