@@ -145,3 +145,17 @@ class OperationFailed(OperatorError):
 
 class DeviceLost(OperatorError):
     """The device's state is unknown; only a fresh process may touch it again (exit 75)."""
+
+
+class DeviceNotQuiet(OperatorError):
+    """A process before left the device at work, and it still is (exit 76).
+
+    Args:
+        seen: what was seen last, a clause.
+    """
+
+    def __init__(self, seen: str) -> None:
+        super().__init__(
+            f"the device is not quiet: {seen}; it is not configured while a job of a process before may be on it",
+            hint="wait and start again; if it stays so, reset the board or power-cycle the host",
+        )

@@ -64,13 +64,15 @@ class LlamaRoutes:
 
     async def health(self) -> Response:
         """200 if chat works now; else 503 and why. From cached state, whatever the device does."""
+        found = self._service.health().notes
+        notes = {"notes": list(found)} if found else {}
         try:
             refuse_unless_ok(self._service)
         except ServiceUnavailable as unavailable:
             error = http_error(unavailable)
-            body = {"status": unavailable.code, **error.as_object()}
+            body = {"status": unavailable.code, **error.as_object(), **notes}
             return json_reply(body, status=error.status, headers=error.headers)
-        return json_reply({"status": "ok"})
+        return json_reply({"status": "ok", **notes})
 
     async def live(self) -> Response:
         """200 as long as this process can answer at all."""

@@ -13,6 +13,7 @@ from calculet_trio.errors import (
     CalculetError,
     ConfigurationRefused,
     DeviceLost,
+    DeviceNotQuiet,
     OperationFailed,
     OperationRefused,
     PackageError,
@@ -50,6 +51,7 @@ CODES: Final[tuple[tuple[type[CalculetError], ExitCode], ...]] = (
     (OperationRefused, ExitCode.UNAVAILABLE),
     (OperationFailed, ExitCode.FAIL),
     (DeviceLost, ExitCode.RESTART),
+    (DeviceNotQuiet, ExitCode.NOT_QUIET),
 )
 
 

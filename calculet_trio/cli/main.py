@@ -109,11 +109,11 @@ def calculet(ctx: click.Context, verbose: int) -> None:
 def main() -> None:
     """The console script: run `sys.argv` and leave with the exit code.
 
-    With `ExitCode.RESTART` a thread may be inside the device's library for ever: no finalizer, and no destructor
-    of that library, may wait for it.
+    With `ExitCode.RESTART` and `ExitCode.NOT_QUIET` a thread may be inside the device's library for ever: no
+    finalizer, and no destructor of that library, may wait for it.
     """
     code = run(sys.argv[1:])
-    if code == ExitCode.RESTART:
+    if code in (ExitCode.RESTART, ExitCode.NOT_QUIET):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

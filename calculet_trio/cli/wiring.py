@@ -20,6 +20,7 @@ from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli import paths
 from calculet_trio.cli.served_package import ServedPackage
+from calculet_trio.cli.state_files import history_file, state_directory
 from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
@@ -42,6 +43,7 @@ from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.profiles import check_profiles
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
 from calculet_trio.shell.executor import JobTimeout
+from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
@@ -89,10 +91,12 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
         serve_http=_surface(service, metrics, tenants),
         serve_admin=admin_server(configuration),
         dump=dump_sources(configuration, metrics),
+        history=FaultHistory(history_file(configuration, source.alias)),
         reload_tenants=tenants.reload,
         on_ready=on_ready,
         drain_s=service.timeouts.streams_s,
         job_timeout=JobTimeout(base_s=service.timeouts.job_s, per_token_s=service.timeouts.job_per_token_ms / 1000),
+        quiet_s=service.timeouts.quiet_s,
         backlog_bytes_max=service.limits.stream_backlog_bytes,
     )
 
@@ -305,8 +309,7 @@ RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], t
 
 def evidence_store(configuration: Configuration) -> EvidenceStore:
     """Where the records of conformance runs are kept."""
-    state = configuration.service.state
-    return EvidenceStore((paths.state() if state is None else configuration.path(state)) / "evidence")
+    return EvidenceStore(state_directory(configuration) / "evidence")
 
 
 def _recorded(configuration: Configuration, identity: Path, device: DeviceInfo) -> Evidence:

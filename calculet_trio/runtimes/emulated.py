@@ -236,7 +236,9 @@ class EmulatedRuntime:
         return MemoryUse(0 if self._generation is None else used, 32 if model.memory_total_bug else model.memory_bytes)
 
     def status(self) -> DeviceStatus:
-        return DeviceStatus(not self._is_closed, "closed" if self._is_closed else "emulated")
+        with self._lock:
+            jobs = len(self._running)
+        return DeviceStatus(not self._is_closed, "closed" if self._is_closed else "emulated", jobs=jobs)
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -108,7 +108,10 @@ class HostRuntime:
         return MemoryUse(used_bytes, _machine_bytes())
 
     def status(self) -> DeviceStatus:
-        return DeviceStatus(ok=self._timer is not None, word="open" if self._timer is not None else "closed")
+        is_open = self._timer is not None
+        with self._lock:
+            jobs = int(self._pending is not None)
+        return DeviceStatus(is_open, "open" if is_open else "closed", jobs=jobs)
 
     def reset_configuration(self) -> bool:
         """Unload every model; True unless a job is still submitted."""

@@ -14,6 +14,7 @@ Source: SPEC section 1, 7, 9, 14 (S §2, §9, §14; A §5).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NewType, Protocol
 
@@ -99,10 +100,19 @@ class MemoryUse:
 
 @attrs.frozen
 class DeviceStatus:
-    """Alive or not, and the device's own word for it."""
+    """Alive or not, and what the device says of itself.
+
+    Args:
+        ok: whether it can be used.
+        word: its own word for that.
+        jobs: those that it still has, by its own count and whoever gave them; None where it cannot tell.
+        counters: of its queues, by name; those of a device that does nothing stand still.
+    """
 
     ok: bool
     word: str
+    jobs: int | None = None
+    counters: Mapping[str, int] = attrs.field(factory=dict)
 
 
 # ---- outcomes -----------------------------------------------------------------------------------

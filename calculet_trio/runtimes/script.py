@@ -87,6 +87,8 @@ class Script:
         replies: the first whose ``when`` matches speaks.
         load_s: how long configuring takes.
         step_s: how long every job takes at least.
+        left_over: jobs of a process before that the device still has, until they are let through the gate
+            ``left_over``.
         control: path of a Unix socket for gates and counters, or None.
         chat_template: the model's template, or None for a plain one.
     """
@@ -97,6 +99,7 @@ class Script:
     replies: tuple[ScriptedReply, ...]
     load_s: float
     step_s: float
+    left_over: int
     control: Path | None
     chat_template: str | None
 
@@ -145,6 +148,7 @@ def parse_script(document: object) -> Script:
         replies=replies,
         load_s=top.number("load_s"),
         step_s=top.number("step_s"),
+        left_over=top.take("left_over", int, 0),
         control=Path(control) if control else None,
         chat_template=top.take("chat_template", str, "") or None,
     )

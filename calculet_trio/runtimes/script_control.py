@@ -43,6 +43,11 @@ class Gates:
             self._permits[gate] += count
             self._changed.notify_all()
 
+    def permits(self, gate: str) -> int:
+        """How many may still pass the gate."""
+        with self._changed:
+            return self._permits[gate]
+
     def open_all(self) -> None:
         """Nothing waits at any gate any more."""
         with self._changed:

@@ -39,6 +39,8 @@ from calculet_trio.runtimes.port import (
 from calculet_trio.runtimes.script import Script, ScriptedFault, ScriptedReply, ScriptedToken
 from calculet_trio.runtimes.script_control import ControlServer, Gates
 
+LEFT_OVER = "left_over"
+"""The gate through which the jobs of a process before are let go, one by one."""
 _CHOSEN = 100.0
 """The logit of the scripted token; all others have 0, so that every way of sampling finds it."""
 
@@ -200,7 +202,9 @@ class ScriptedRuntime:
         return MemoryUse(used, self.script.shape.lanes * self.script.shape.max_seq * 8)
 
     def status(self) -> DeviceStatus:
-        return DeviceStatus(self._is_open, "scripted" if self._is_open else "closed")
+        with self._lock:
+            jobs = len(self._jobs) + max(0, self.script.left_over - self.gates.permits(LEFT_OVER))
+        return DeviceStatus(self._is_open, "scripted" if self._is_open else "closed", jobs=jobs)
 
     def reset_configuration(self) -> bool:
         with self._lock:

@@ -61,6 +61,11 @@ class TimeoutSettings:
         "From SIGTERM until the device is closed; more than watchdog_s, less than the service manager's "
         "TimeoutStopSec.",
     )
+    quiet_s: float = key(
+        Real(0.0, 3600.0),
+        30.0,
+        "For the device to become quiet, where the process before left a job on it; then this one leaves with 76.",
+    )
     streams_s: float = key(
         Real(0.0, 86_400.0), 30.0, "From SIGTERM until open replies are cut; at most drain_s. --drain overrides it."
     )

@@ -129,6 +129,13 @@ class DeviceExecutor:
         """For each call that is under way: the moment, monotonic, at which it will have ended or is stuck."""
         return self._bounds_s
 
+    @property
+    def due_s(self) -> Mapping[str, float]:
+        """The same calls: the moment by which each should have ended of itself; then it is late, and soon stuck."""
+        jobs = {_name(engine) for engine in self._lines}
+        overrun_s = self._timeout.overrun_s
+        return {name: bound_s - overrun_s * (name in jobs) for name, bound_s in self._bounds_s.items()}
+
     # ---- tasks ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -142,16 +149,21 @@ class DeviceExecutor:
                     nursery.start_soon(line.run, name=_name(engine))
             nursery.start_soon(self._run_control, name="kv calls")
 
-    async def call(self, call: Callable[[], T]) -> T:
+    async def call(self, call: Callable[[], T], *, bound_s: float | None = None) -> T:
         """One blocking call to the device beside its jobs (load phases, memory, status).
 
+        Args:
+            call: blocks.
+            bound_s: after which it is stuck; None for `LOAD_CALL_S`.
+
         Raises:
-            calculet_trio.errors.DeviceLost: it did not return within `LOAD_CALL_S`, or in time for the process to end.
+            calculet_trio.errors.DeviceLost: it did not return in time, or not in time for the process to end.
 
         **Cancellation**: drains.
         """
-        bound = self._load_bound = Bound(LOAD_CALL_S)
-        answer = await self._control_call(call, bound, bound_s=LOAD_CALL_S)
+        bound_s = LOAD_CALL_S if bound_s is None else bound_s
+        bound = self._load_bound = Bound(bound_s)
+        answer = await self._control_call(call, bound, bound_s=bound_s)
         if isinstance(answer, Unknown):
             raise DeviceLost("a call to the device did not return in time")
         return answer

@@ -33,6 +33,8 @@ class FrontDesk:
         dispatcher: owner of the streams.
         samplers: owner of the text sides.
         aliases: the names that are, or are being made, servable.
+        overdue: what should have ended by now, or None; asked by every look at the health.
+        notes: what an operator should know though chat works.
     """
 
     def __init__(
@@ -43,12 +45,16 @@ class FrontDesk:
         dispatcher: CompletionDispatcher,
         samplers: SamplerPool,
         aliases: tuple[str, ...],
+        overdue: Callable[[], str | None],
+        notes: Callable[[], tuple[str, ...]],
     ) -> None:
         self._post = post
         self._snapshot = snapshot
         self._dispatcher = dispatcher
         self._samplers = samplers
         self._aliases = aliases
+        self._overdue = overdue
+        self._notes = notes
         self._models: dict[str, tuple[ServedModel, PromptDesk]] = {}
 
     def publish(self, model: ServedModel, prompts: PromptDesk) -> None:
@@ -75,7 +81,10 @@ class FrontDesk:
     def health(self) -> Health:
         """See `calculet_trio.shell.service.Service.health`."""
         status = self._snapshot().status
-        return Health(status.word, status.reason)
+        overdue = self._overdue() if status.word == "ok" else None
+        if overdue is not None:
+            return Health("failed", overdue, self._notes())
+        return Health(status.word, status.reason, self._notes())
 
     def models(self) -> tuple[ServedModel, ...]:
         """See `calculet_trio.shell.service.Service.models`."""

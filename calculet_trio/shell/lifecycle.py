@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -33,7 +34,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
-from calculet_trio.core.jobs import Job, JobTimes
+from calculet_trio.core.jobs import EngineId, Job, JobTimes
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.snapshot import CoreSnapshot
@@ -42,6 +43,7 @@ from calculet_trio.observe.trace import EventTrace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
 from calculet_trio.shell.control import Control, DumpSources
+from calculet_trio.shell.custody import Custody
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
 from calculet_trio.shell.fault_history import FaultHistory
@@ -51,6 +53,7 @@ from calculet_trio.shell.model_manager import ModelManager, ModelSource
 from calculet_trio.shell.notify import Notifier
 from calculet_trio.shell.operations import Operations
 from calculet_trio.shell.progress import Progress
+from calculet_trio.shell.quiet import QUIET_S
 from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.shell.service import Service
 
@@ -106,6 +109,7 @@ class Daemon:
         on_ready: called once, with the bound port, when a chat request would be answered.
         drain_s: how long open streams may go on after a SIGTERM.
         job_timeout: the bound of one device job.
+        quiet_s: how long a device that a process before left at work may take to become quiet.
         backlog_bytes_max: unread output of one stream before it is given up.
         runner: how blocking calls run.
         serve_admin: the admin socket; None for none.
@@ -122,6 +126,7 @@ class Daemon:
     on_ready: Callable[[int], None] = lambda _port: None
     drain_s: float = 30.0
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
+    quiet_s: float = QUIET_S
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
     serve_admin: AdminServer | None = None
@@ -138,6 +143,7 @@ async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> N
     Raises:
         calculet_trio.errors.PackageError: the model must not be served.
         calculet_trio.errors.DeviceLost: a job's fate is unknown; clients have been told.
+        calculet_trio.errors.DeviceNotQuiet: a process before left the device at work, and it still is.
 
     **Cancellation**: drains jobs that were submitted; streams are cut.
     """
@@ -148,6 +154,7 @@ async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> N
     finally:
         if not house.is_lost:  # else a call may still be out there: nothing it uses may be freed
             daemon.runtime.close()
+            house.custody.give_back()
 
 
 class _House:
@@ -185,6 +192,8 @@ class _House:
             dispatcher=self._dispatcher,
             samplers=self._samplers,
             aliases=(daemon.source.alias,),
+            overdue=self._overdue,
+            notes=lambda: daemon.history.notes,
         )
         self._models = ModelManager(
             daemon.runtime,
@@ -192,6 +201,12 @@ class _House:
             call=self._executor.call,
             post=post,
             desk=self._desk,
+            runner=daemon.runner,
+        )
+        self.custody = Custody(
+            daemon.history,
+            partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s),
+            quiet_s=daemon.quiet_s,
             runner=daemon.runner,
         )
         self._progress = Progress(self._loop, self._executor, self._models)
@@ -233,6 +248,7 @@ class _House:
             self._desk.close()
             self._notifier.close()
         if self._lost is not None:
+            await self.custody.leave_behind()
             raise DeviceLost(
                 f"a device job's fate is unknown ({self._lost.value}); only a new process may use the device",
                 hint="the service manager restarts it; see the log for the fault",
@@ -260,6 +276,7 @@ class _House:
         http.cancel()
 
     async def _load(self, port: int) -> None:
+        await self.custody.take()
         await self._models.load(self._daemon.source)
         self._notifier.ready(f"serving {self._daemon.source.alias} on port {port}")
         self._daemon.on_ready(port)
@@ -300,17 +317,23 @@ class _House:
         self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
 
-    def _lose_device(self, reason: FaultReason) -> None:
+    def _lose_device(self, reason: FaultReason, engine: EngineId | None = None) -> None:
         """Tell everybody and leave: only a new process may use the device, and this one waits for it no more."""
         self._lost = reason
+        self.custody.lose(reason, engine, self._loop.snapshot())
         self._drained.set()
         self._begin_drain(0.0, f"leaving: the fate of a device call is unknown ({reason.value})")
 
     def _load_status(self) -> str:
+        if self.custody.waits_for is not None:
+            return self.custody.waits_for
         step = self._models.step
         if step is None:
             return f"loading {self._daemon.source.alias}"
         return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
+
+    def _overdue(self) -> str | None:
+        return self._progress.overdue()
 
     # ---- effects --------------------------------------------------------------------------------
 
@@ -337,7 +360,7 @@ class _House:
                 self._executor.control(effect)
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
-                self._lose_device(reason)
+                self._lose_device(reason, engine)
             case Drained():
                 self._drained.set()
             case _:

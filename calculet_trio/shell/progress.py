@@ -8,6 +8,8 @@ Source: SPEC section 9 ("Progress means ...").
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import trio
 
 from calculet_trio.shell.executor import DeviceExecutor
@@ -39,12 +41,23 @@ class Progress:
             return "the loop has not completed a round"  # its nudge is still in the mailbox: one is enough
         self._rounds_seen = self._loop.rounds
         self._loop.nudge()
-        bounds_s = dict(self._executor.bounds_s)
+        return self._past(self._executor.bounds_s)
+
+    def overdue(self) -> str | None:
+        """What should have ended of itself by now, or None; for health, which looks without touching anything.
+
+        A job is late once it has outlived its own timeout, which grows with its length. It is given up only
+        `calculet_trio.shell.executor.JobTimeout.overrun_s` later, and may still end well until then.
+        """
+        return self._past(self._executor.due_s)
+
+    def _past(self, moments_s: Mapping[str, float]) -> str | None:
+        moments_s = dict(moments_s)
         if self._models.step is not None:
-            bounds_s[self._models.step.doing] = self._models.step.bound_s
+            moments_s[self._models.step.doing] = self._models.step.bound_s
         past_s = trio.current_time() - _LATENESS_S
-        overdue = [name for name, bound_s in bounds_s.items() if bound_s < past_s]
-        return f"past its bound: {', '.join(overdue)}" if overdue else None
+        late = [name for name, moment_s in moments_s.items() if moment_s < past_s]
+        return f"past its bound: {', '.join(late)}" if late else None
 
     def outstanding_s(self) -> float:
         """How long at most until every device call under way has ended or is given up."""

@@ -110,10 +110,17 @@ class ServedModel:
 
 @attrs.frozen
 class Health:
-    """``status`` is one of ``ok, loading, draining, recovering, failed``; cached, never asks the device."""
+    """Whether chat works; cached, never asks the device.
+
+    Args:
+        status: ``ok, loading, draining, recovering`` or ``failed``.
+        reason: why it is not ok.
+        notes: what an operator should know though chat works, a sentence each.
+    """
 
     status: str
     reason: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Service(Protocol):

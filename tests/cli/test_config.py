@@ -291,7 +291,16 @@ def test_the_surface_has_the_configurations_bounds() -> None:
     keys = {field.name for part in (service.limits, service.timeouts) for field in attrs.fields(type(part))}
     assert names - keys == {"graceful_s"}
     assert keys - names == {
-        *("stream_backlog_bytes", "job_s", "job_per_token_ms", "watchdog_s", "drain_s", "streams_s", "keep_alive_s")
+        *(
+            "stream_backlog_bytes",
+            "job_s",
+            "job_per_token_ms",
+            "watchdog_s",
+            "drain_s",
+            "quiet_s",
+            "streams_s",
+            "keep_alive_s",
+        )
     }
     changed = attrs.evolve(
         service,

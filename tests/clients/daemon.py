@@ -71,7 +71,8 @@ class Daemon:
         self._control = directory / "control.sock"
         script_file, config_file = directory / "script.yaml", directory / "config.yaml"
         script_file.write_text(yaml.safe_dump({**script, "control": str(self._control)}))
-        config_file.write_text(yaml.safe_dump({"schema": "calculet-service/v1", **(config or {})}))
+        own = {"schema": "calculet-service/v1", "state": str(directory / "state")}
+        config_file.write_text(yaml.safe_dump({**own, **(config or {})}))
         command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()", "serve"]
         command += ["--config", str(config_file), "--runtime", "scripted", "--script", str(script_file)]
         command += ["--port", str(port), *arguments]

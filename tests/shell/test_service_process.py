@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import attrs
@@ -77,17 +77,23 @@ def read_all(client: socket.socket) -> str:
 
 
 @contextmanager
-def starting(*, config=None, script=None, address="path", script_exists=True):
-    """Start it, and let nothing of it be left."""
-    with tempfile.TemporaryDirectory(prefix="ct") as scratch, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+def starting(*, config=None, script=None, address="path", script_exists=True, home=None):
+    """Start it, and let nothing of it be left, unless in a ``home`` that the test has."""
+    with (
+        nullcontext(home) if home else tempfile.TemporaryDirectory(prefix="ct") as scratch,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end,
+    ):
         directory = Path(scratch)
+        Path(directory / "n").unlink(missing_ok=True)
         bound = {"path": str(directory / "n"), "abstract": f"@calculet-{os.getpid()}-{time.monotonic_ns()}"}
         end.bind(bound.get(address, bound["path"]).replace("@", "\0", 1))
         end.settimeout(PATIENCE_S)
         if script_exists:
             (directory / "script.yaml").write_text(yaml.safe_dump({**SCRIPT, **(script or {})}))
         models = [{"package": str(directory / "script.yaml")}]
-        (directory / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "models": models, **(config or {})}))
+        (directory / "config.yaml").write_text(
+            yaml.safe_dump({**CONFIG, "state": str(directory / "state"), "models": models, **(config or {})})
+        )
         command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()"]
         command += ["serve", "--config", str(directory / "config.yaml")]
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
@@ -176,3 +182,44 @@ def test_what_is_refused_is_refused_for_good_and_was_never_ready(wrong):
         daemon.manager.setblocking(False)
         with pytest.raises(BlockingIOError):
             daemon.hear("READY")
+
+
+def test_after_75_the_device_is_shown_quiet_first_and_76_says_that_it_is_not(tmp_path):
+    home = tempfile.mkdtemp(prefix="ct", dir=tmp_path)
+    with starting(home=home) as daemon:
+        daemon.becomes_ready()
+        read_all(daemon.begin_chat("hang"))
+        assert daemon.ends() == 75
+    kept = json.loads((Path(home) / "state" / "faults" / "scripted-m.json").read_text())
+    assert kept["restarts"] == 1
+    assert kept["holding"]["lost_to"] == "timeout"
+    assert [kept["faults"][0][key] for key in ("reason", "engine", "next_step")] == ["timeout", "ping", "restart"]
+    assert kept["faults"][0]["quarantine"] == {"jobs": 1, "lanes": 1, "buffers": 0}
+    quick = {**CONFIG["timeouts"], "quiet_s": 0.2}
+    with starting(home=home, script={"left_over": 1}, config={"timeouts": quick}) as daemon:
+        assert daemon.ends() == 76
+        log = (Path(home) / "log").read_text()
+        assert "error: the device is not quiet: after 0.2 s it still has 1 job" in log
+        assert "device_must_be_quiet" in log
+    with starting(home=home) as daemon:
+        daemon.becomes_ready()
+        assert "hello" in read_all(daemon.begin_chat("hi"))
+        assert "device_quiet" in (Path(home) / "log").read_text()
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.ends() == 0
+    kept = json.loads((Path(home) / "state" / "faults" / "scripted-m.json").read_text())
+    assert kept["holding"] is None
+
+
+def test_a_damaged_history_is_set_aside_and_reported_and_the_daemon_serves(tmp_path):
+    home = tempfile.mkdtemp(prefix="ct", dir=tmp_path)
+    history = Path(home) / "state" / "faults" / "scripted-m.json"
+    history.parent.mkdir(parents=True)
+    history.write_text('{"schema": "calculet-faults/v1", "resets": [{"began_unix')
+    with starting(home=home) as daemon:
+        daemon.becomes_ready()
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}/health", timeout=PATIENCE_S) as answer:
+            said = json.load(answer)
+        assert said == {"status": "ok", "notes": ["the fault history could not be read and was set aside"]}
+        assert "fault_history_set_aside" in (Path(home) / "log").read_text()
+    assert len(list(history.parent.glob("*.set-aside-*"))) == 1
