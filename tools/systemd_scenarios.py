@@ -28,7 +28,7 @@ schema: calculet-service/v1
 listen: {{port: {PORT}}}
 device: {{runtime: scripted}}
 models: [{{package: {SCRIPT}}}]
-timeouts: {{job_s: 12, watchdog_s: 20, drain_s: 40, streams_s: 20}}
+timeouts: {{job_s: 12, job_per_token_ms: 0, watchdog_s: 20, drain_s: 32, streams_s: 20}}
 """
 SCRIPT_TEXT = """\
 model: m

@@ -16,15 +16,22 @@ import trio
 from calculet_trio.cli import paths
 from calculet_trio.cli.doctor_view import print_report
 from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.state_files import histories, state_directory
+from calculet_trio.cli.timeouts import timeout_order
+from calculet_trio.core.profiles import ModelShape
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.examination import examine
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.registry import UnknownCheck, chosen
 from calculet_trio.doctor.report_json import as_object
 from calculet_trio.doctor.surroundings import Surroundings
+from calculet_trio.errors import PackageError
+from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
+from calculet_trio.settings.configuration import Configuration
 from calculet_trio.settings.configuration import examine as read_configuration
 from calculet_trio.settings.configuration import load as defaults
+from calculet_trio.settings.service import RuntimeKind
 
 
 @click.command()
@@ -94,7 +101,7 @@ def _around(
     configuration = read_configuration(config)[0] or defaults(None)
     service = configuration.service
     packages = configuration.path(service.store) if service.store else paths.package_store()
-    state = configuration.path(service.state) if service.state else paths.state()
+    state = state_directory(configuration)
     return Surroundings(
         tree=tree,
         account=account,
@@ -105,4 +112,18 @@ def _around(
         host=service.listen.host if host is None else host,
         port=service.listen.port if port is None else port,
         asks_for_keys=bool(service.tenants),
+        timeouts=timeout_order(service.timeouts, _shape_served(configuration, Store(packages))),
+        histories=histories(state),
     )
+
+
+def _shape_served(configuration: Configuration, store: Store) -> ModelShape | None:
+    """The shape of the first package that would be served; None where that cannot be said without a runtime."""
+    named = configuration.served[0].model.package if configuration.served else None
+    if configuration.service.device.runtime is not RuntimeKind.HOST:
+        return None
+    try:
+        package = store.only() if named is None else configuration.path(named) if "/" in named else store.resolve(named)
+        return Manifest.load(package).shape()
+    except PackageError:  # the checks of packages say what is wrong with it
+        return None

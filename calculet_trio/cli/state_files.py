@@ -30,7 +30,12 @@ def history_file(configuration: Configuration, alias: str) -> Path:
         name += "" if device.path is None else f"-{Path(device.path).name}"
     else:
         name += f"-{alias}"
-    return state_directory(configuration) / "faults" / f"{_as_file_name(name)}.json"
+    return histories(state_directory(configuration)) / f"{_as_file_name(name)}.json"
+
+
+def histories(state: Path) -> Path:
+    """The directory of all fault histories."""
+    return state / "faults"
 
 
 def _as_file_name(name: str) -> str:

@@ -18,9 +18,9 @@ import trio
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
-from calculet_trio.cli import paths
 from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.state_files import history_file, state_directory
+from calculet_trio.cli.timeouts import checked_order, job_timeout
 from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
@@ -42,7 +42,6 @@ from calculet_trio.settings.configuration import Configuration, Served
 from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.profiles import check_profiles
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
-from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
@@ -81,6 +80,7 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
             hint="set device.runtime (--runtime) to one of these",
         )
     runtime, source = make(configuration, served, policy)
+    order = checked_order(service, source.shape)
     metrics = ServiceMetrics()
     tenants = _Tenants(configuration)
     return Daemon(
@@ -88,14 +88,15 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
         source=source,
         policy=policy,
         metrics=metrics,
-        serve_http=_surface(service, metrics, tenants),
         serve_admin=admin_server(configuration),
         dump=dump_sources(configuration, metrics),
+        serve_http=_surface(service, metrics, tenants, drain_s=order.drain_s),
         history=FaultHistory(history_file(configuration, source.alias)),
         reload_tenants=tenants.reload,
         on_ready=on_ready,
         drain_s=service.timeouts.streams_s,
-        job_timeout=JobTimeout(base_s=service.timeouts.job_s, per_token_s=service.timeouts.job_per_token_ms / 1000),
+        job_timeout=job_timeout(service.timeouts),
+        watchdog_s=order.watchdog_s,
         quiet_s=service.timeouts.quiet_s,
         backlog_bytes_max=service.limits.stream_backlog_bytes,
     )
@@ -112,14 +113,14 @@ def _only(configuration: Configuration) -> Served:
     return configuration.served[0]
 
 
-def api_settings(service: ServiceSettings) -> ApiSettings:
-    """The surface's bounds, from the configuration's keys of the same names."""
+def api_settings(service: ServiceSettings, *, drain_s: float) -> ApiSettings:
+    """The surface's bounds, from the configuration's keys of the same names, and the drain time as it holds."""
     sources = (service.limits, service.timeouts)
     return ApiSettings(
         keep_alive_s=service.timeouts.keep_alive_s,
         cors_origins=service.listen.cors_origins,
         request=_named_alike(RequestLimits, *sources),
-        connection=_named_alike(ConnectionLimits, *sources, graceful_s=service.timeouts.drain_s),
+        connection=_named_alike(ConnectionLimits, *sources, graceful_s=drain_s),
     )
 
 
@@ -159,8 +160,8 @@ class _Tenants:
         return policies
 
 
-def _surface(configured: ServiceSettings, metrics: ServiceMetrics, tenants: _Tenants) -> HttpServer:
-    settings = api_settings(configured)
+def _surface(configured: ServiceSettings, metrics: ServiceMetrics, tenants: _Tenants, *, drain_s: float) -> HttpServer:
+    settings = api_settings(configured, drain_s=drain_s)
 
     async def serve(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
         app = create_app(service, settings, metrics=metrics.expose, keys=tenants.keys)
@@ -211,6 +212,7 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
         fits=stored.require_room,
         served=stored.record_served,
         open_text=partial(open_text, package, manifest),
+        shape=manifest.shape(),
         meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
         evidence=partial(_recorded, configuration, package / MANIFEST_FILE),
     )
@@ -267,6 +269,7 @@ def _scripted(configuration: Configuration, served: Served, policy: Policy) -> t
         package=path,
         verify=lambda: None,
         open_text=lambda: ModelText(script.tokenizer, _open_template(template, script.tokenizer)),
+        shape=script.shape,
         meta={"architecture": "scripted"},
     )
 
@@ -291,6 +294,7 @@ def _emulated(
         package=path,
         verify=lambda: None,
         open_text=lambda: ModelText(tokenizer, _open_template(_PLAIN_TEMPLATE, tokenizer)),
+        shape=board.shape(),
         meta={"architecture": "emulated", "assumed": list(board.assumed)},
         evidence=partial(_recorded, configuration, path),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -23,12 +24,14 @@ class Account:
         uid: None if the host's ``/etc/passwd`` does not know the name.
         gids: every group, by number.
         groups: every group that has a name.
+        home: its directory; None if nobody knows it.
     """
 
     name: str
     uid: int | None
     gids: frozenset[int]
     groups: frozenset[str]
+    home: str | None = None
 
     @property
     def is_root(self) -> bool:
@@ -49,12 +52,14 @@ class Account:
     @classmethod
     def named(cls, name: str, tree: HostTree) -> Account:
         """The account of that name, by the host's own ``/etc/passwd`` and ``/etc/group``."""
-        uid = primary = None
+        uid = primary = home = None
         for line in tree.lines("etc/passwd"):
             fields = line.split(":")
             if fields[0] == name and len(fields) > 3 and fields[2].isdecimal() and fields[3].isdecimal():
                 uid, primary = int(fields[2]), int(fields[3])
-        return cls._in_groups(name, uid, set() if primary is None else {primary}, tree)
+                home = fields[5] if len(fields) > 5 else None
+        found = cls._in_groups(name, uid, set() if primary is None else {primary}, tree)
+        return attrs.evolve(found, home=home)
 
     @classmethod
     def own(cls, tree: HostTree) -> Account:
@@ -67,7 +72,8 @@ class Account:
         if not tree.is_live:
             return cls.named(name, tree)
         # A directory service's accounts stand in no file; the kernel knows this process's groups in any case.
-        return cls._in_groups(name, uid, {os.getgid(), *os.getgroups()}, tree)
+        found = cls._in_groups(name, uid, {os.getgid(), *os.getgroups()}, tree)
+        return attrs.evolve(found, home=str(Path.home()))
 
     @classmethod
     def _in_groups(cls, name: str, uid: int | None, gids: set[int], tree: HostTree) -> Account:

@@ -7,7 +7,7 @@ from typing import Final
 
 from calculet_trio.doctor.board import calrt_library, device_holder, device_node, dma_timeout, driver, link, pci
 from calculet_trio.doctor.check import Check, Group
-from calculet_trio.doctor.configuration import directories, listen, settings
+from calculet_trio.doctor.configuration import directories, fault_history, listen, settings, timeouts
 from calculet_trio.doctor.host import account, linger, memory
 from calculet_trio.doctor.packages import digests, disk, store
 from calculet_trio.doctor.python import cpu_runtime, interpreter, libraries
@@ -26,6 +26,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     settings.CHECK,
     directories.CHECK,
     listen.CHECK,
+    timeouts.CHECK,
+    fault_history.CHECK,
     pci.CHECK,
     link.CHECK,
     driver.CHECK,

@@ -13,6 +13,7 @@ from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.installation import Installation
 from calculet_trio.packages.store import Store
+from calculet_trio.settings.timeout_order import TimeoutOrder
 
 
 def free_bytes_at(path: Path) -> int:
@@ -40,6 +41,8 @@ class Surroundings:
         host: the address that the service listens on.
         port: its port.
         asks_for_keys: whether its clients must show one.
+        timeouts: its own, for the model that it would serve.
+        histories: where what is remembered of faults is kept.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
     """
@@ -53,5 +56,7 @@ class Surroundings:
     host: str
     port: int
     asks_for_keys: bool
+    timeouts: TimeoutOrder
+    histories: Path
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from calculet_trio.settings.allowed import KeyPath, Real, Whole
+from calculet_trio.settings.allowed import KeyPath, OrNull, Real, Whole
 from calculet_trio.settings.keys import Contradiction, key
 
 
@@ -44,7 +44,10 @@ class LimitSettings:
 
 @attrs.frozen(kw_only=True)
 class TimeoutSettings:
-    """How long things may take. job < watchdog < drain, so that each notices what the one before let through."""
+    """How long things may take. job < watchdog < drain, so that each notices what the one before let through.
+
+    The order with the longest job that a model admits is `calculet_trio.settings.timeout_order`'s.
+    """
 
     job_s: float = key(
         Real(0.1, 3600.0),
@@ -52,12 +55,14 @@ class TimeoutSettings:
         "A device job; then its fate is unknown and its lanes are lost. More than the driver's own DMA timeout.",
     )
     job_per_token_ms: float = key(Real(0.0, 10_000.0), 50.0, "Added to job_s for each token that a job appends.")
-    watchdog_s: float = key(
-        Real(0.1, 7200.0), 90.0, "The daemon without progress, before it is restarted; more than job_s."
+    watchdog_s: float | None = key(
+        OrNull(Real(0.1, 86_400.0), "30 s more than the longest job of the model"),
+        None,
+        "The daemon without progress, before it leaves with 75; more than the longest job's bound.",
     )
-    drain_s: float = key(
-        Real(0.1, 86_400.0),
-        120.0,
+    drain_s: float | None = key(
+        OrNull(Real(0.1, 86_400.0), "what the longest job needs, which the service manager is asked for"),
+        None,
         "From SIGTERM until the device is closed; more than watchdog_s, less than the service manager's "
         "TimeoutStopSec.",
     )
@@ -85,15 +90,19 @@ class TimeoutSettings:
     def contradictions(self, below: KeyPath) -> Iterator[Contradiction]:
         """Times in the wrong order."""
         ordered = (
-            ("job_s", "watchdog_s", self.job_s < self.watchdog_s, "less than"),
-            ("watchdog_s", "drain_s", self.watchdog_s < self.drain_s, "less than"),
-            ("write_stall_s", "drain_s", self.write_stall_s < self.drain_s, "less than"),
-            ("streams_s", "drain_s", self.streams_s <= self.drain_s, "at most"),
+            ("job_s", "watchdog_s", "less than"),
+            ("job_s", "drain_s", "less than"),
+            ("watchdog_s", "drain_s", "less than"),
+            ("write_stall_s", "drain_s", "less than"),
+            ("streams_s", "drain_s", "at most"),
         )
-        for shorter, longer, holds, relation in ordered:
-            if not holds:
+        for shorter, longer, relation in ordered:
+            shorter_s, longer_s = getattr(self, shorter), getattr(self, longer)
+            if shorter_s is None or longer_s is None:  # derived: right by construction
+                continue
+            if shorter_s > longer_s or (shorter_s == longer_s and relation == "less than"):
                 yield Contradiction(
                     ((*below, shorter), (*below, longer)),
-                    f"contradicts another key: timeouts.{shorter} ({getattr(self, shorter):g}) must be {relation} "
-                    f"timeouts.{longer} ({getattr(self, longer):g})",
+                    f"contradicts another key: timeouts.{shorter} ({shorter_s:g}) must be {relation} "
+                    f"timeouts.{longer} ({longer_s:g})",
                 )

@@ -24,6 +24,7 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.effects import AllocateSequence, ReleaseSequence, SubmitJob
 from calculet_trio.core.events import Event, FaultReason, LaneResult
 from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import Allocated, Finished, NotAllocated, NotSubmitted, Runtime, Unknown
 from calculet_trio.shell.blocking import BlockingRunner
@@ -58,6 +59,11 @@ class JobTimeout:
 
     def of(self, job: Job) -> float:
         return self.base_s + self.per_token_s * sum(len(work.tokens) for work in job.lanes)
+
+    def longest_s(self, shape: ModelShape) -> float:
+        """After which the longest job that could be admitted is given up: a prompt that fills the context."""
+        tokens = max(min(shape.prefill.max_seq, shape.max_seq), *(profile.compiled_batch for profile in shape.decode))
+        return self.base_s + self.per_token_s * tokens + self.overrun_s
 
 
 class DeviceExecutor:

@@ -56,6 +56,7 @@ from calculet_trio.shell.progress import Progress
 from calculet_trio.shell.quiet import QUIET_S
 from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.shell.service import Service
+from calculet_trio.shell.watchdog import Watchdog
 
 _log = structlog.get_logger(__name__)
 
@@ -109,6 +110,7 @@ class Daemon:
         on_ready: called once, with the bound port, when a chat request would be answered.
         drain_s: how long open streams may go on after a SIGTERM.
         job_timeout: the bound of one device job.
+        watchdog_s: how long nothing may go on before the process ends itself; None: for ever.
         quiet_s: how long a device that a process before left at work may take to become quiet.
         backlog_bytes_max: unread output of one stream before it is given up.
         runner: how blocking calls run.
@@ -126,6 +128,7 @@ class Daemon:
     on_ready: Callable[[int], None] = lambda _port: None
     drain_s: float = 30.0
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
+    watchdog_s: float | None = None
     quiet_s: float = QUIET_S
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
@@ -210,6 +213,9 @@ class _House:
             runner=daemon.runner,
         )
         self._progress = Progress(self._loop, self._executor, self._models)
+        # It has a view of its own: each look counts the loop's rounds since the last.
+        seen = Progress(self._loop, self._executor, self._models)
+        self._watchdog = None if daemon.watchdog_s is None else Watchdog(daemon.watchdog_s, seen.hindrance)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
         self._control = Control(
@@ -233,6 +239,8 @@ class _House:
         try:
             async with trio.open_nursery() as daemon:
                 daemon.start_soon(self._notifier.run)
+                if self._watchdog is not None:
+                    daemon.start_soon(self._watchdog.run)
                 daemon.start_soon(self._watch_signals, signals)
                 async with trio.open_nursery() as device_plane:
                     device_plane.start_soon(self._loop.run)

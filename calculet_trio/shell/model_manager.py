@@ -68,6 +68,7 @@ class ModelSource:
         verify: checks the package's files; blocks; raises `calculet_trio.errors.PackageError`.
         open_text: makes tokenizer and template; blocks.
         meta: what ``/v1/models`` shows of it, beside what the runtime reports.
+        shape: as the package declares it, before anything is configured; None where only the runtime can tell.
         evidence: what this model has been shown to do on that device; blocks; None where nothing could be on record.
         fits: told what is used of the device before anything is put there; raises
             `calculet_trio.errors.PackageError` where the model has no room; None where nobody knows.
@@ -79,6 +80,7 @@ class ModelSource:
     verify: Callable[[], None]
     open_text: Callable[[], ModelText]
     meta: Mapping[str, Any]
+    shape: ModelShape | None = None
     evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
     fits: Callable[[MemoryUse], None] | None = None
     served: Callable[[], None] | None = None

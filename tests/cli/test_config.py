@@ -231,7 +231,6 @@ def test_serve_without_a_file_is_what_it_was(script: Path, started: list[Daemon]
         (["--config", "nowhere.yaml"], 78, "nowhere.yaml: cannot be read"),
         (["--config", "."], 78, "directory"),
         (["--host", "0.0.0.0"], 78, "--host: listen.host is 0.0.0.0"),
-        (["--drain", "500"], 78, "--drain: timeouts.streams_s"),
         (["--script", "{script}"], 78, "--script goes with --runtime scripted"),
         (["--script", "{script}", "--model", "m", "--runtime", "scripted"], 2, "--model and --script"),
         (["--runtime", "scripted"], 78, "needs --script"),
@@ -284,7 +283,7 @@ def test_a_policy_of_another_model_is_refused_by_the_packages_own_name(home: Pat
 def test_the_surface_has_the_configurations_bounds() -> None:
     """Every bound of the surface is a key with the same default; nothing is forgotten on either side."""
     service = load(None).service
-    assert api_settings(service) == ApiSettings()
+    assert api_settings(service, drain_s=ApiSettings().connection.graceful_s) == ApiSettings()
     names = {
         field.name for part in (ApiSettings().request, ApiSettings().connection) for field in attrs.fields(type(part))
     }
@@ -305,8 +304,8 @@ def test_the_surface_has_the_configurations_bounds() -> None:
     changed = attrs.evolve(
         service,
         limits=attrs.evolve(service.limits, stops=7, connections=8),
-        timeouts=attrs.evolve(service.timeouts, drain_s=3, head_s=4, keep_alive_s=5),
+        timeouts=attrs.evolve(service.timeouts, head_s=4, keep_alive_s=5),
     )
-    settings = api_settings(changed)
+    settings = api_settings(changed, drain_s=3)
     assert (settings.request.stops, settings.connection.connections) == (7, 8)
     assert (settings.connection.graceful_s, settings.connection.head_s, settings.keep_alive_s) == (3, 4, 5)

@@ -16,6 +16,8 @@ from calculet_trio.doctor.installation import Installation
 from calculet_trio.doctor.registry import CHECKS
 from calculet_trio.doctor.surroundings import Surroundings
 from calculet_trio.packages.store import Store
+from calculet_trio.settings.surface import TimeoutSettings
+from calculet_trio.settings.timeout_order import TimeoutOrder
 
 TREES: Final = Path(__file__).parent / "trees"
 ACCOUNTS: Final = {"board": "calculet", "board_today": "user2", "no_board": "ann", "board_gone": "calculet"}
@@ -71,6 +73,8 @@ def surroundings(tree: HostTree, place: Path, **changes: Any) -> Surroundings:
         host="127.0.0.1",
         port=1,
         asks_for_keys=False,
+        timeouts=TimeoutOrder(settings=TimeoutSettings(), longest_job_s=65.0),
+        histories=place / "faults",
         installation=FakeInstallation(),
         free_bytes=lambda _path: 10**12,
     )

@@ -108,7 +108,7 @@ def test_an_account_is_read_from_the_trees_own_files(tmp_path: Path) -> None:
     write(tree, "etc/passwd", "anna:x:1:1::/:/bin/sh\nann:x:4803:4803::/:/bin/sh\nbroken\n")
     write(tree, "etc/group", GROUPS)
     assert Account.named("ann", tree) == Account(
-        name="ann", uid=4803, gids=frozenset({27, 4803}), groups=frozenset({"sudo", "ann"})
+        name="ann", uid=4803, gids=frozenset({27, 4803}), groups=frozenset({"sudo", "ann"}), home="/"
     )
     assert Account.named("nobody-here", tree) == Account(
         name="nobody-here", uid=None, gids=frozenset(), groups=frozenset()

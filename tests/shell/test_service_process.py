@@ -35,7 +35,7 @@ CONFIG = {
     "schema": "calculet-service/v1",
     "listen": {"port": 0},
     "device": {"runtime": "scripted"},
-    "timeouts": {"job_s": 0.5, "watchdog_s": 1, "drain_s": 40, "streams_s": 1, "write_stall_s": 10},
+    "timeouts": {"job_s": 0.5, "job_per_token_ms": 0, "streams_s": 1, "write_stall_s": 10},
 }
 
 

@@ -202,7 +202,7 @@ async def test_a_second_signal_ends_open_replies_at_once() -> None:
             assert (await runs.read_answer()).events()[-1]["error"]["code"] == "shutdown"
 
 
-STUCK = {"job_s": 0.3, "watchdog_s": 1, "drain_s": 2000, "write_stall_s": 1999}
+STUCK = {"job_s": 0.3, "job_per_token_ms": 0, "drain_s": 2000, "write_stall_s": 1999}
 
 
 @pytest.mark.parametrize("beside_a_stalled_reader", [False, True])
