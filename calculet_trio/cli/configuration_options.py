@@ -80,6 +80,22 @@ FLAGS: Final = (
         written=lambda board: str(board.absolute()),
     ),
     Flag(
+        name="--library",
+        schema=SERVICE,
+        path=("device", "library"),
+        kind=click.Path(exists=True, dir_okay=False, path_type=Path),
+        says="The board's binding, libcalculet_calrt.so.",
+        default="the one that `binding build` built",
+        written=lambda library: str(library.absolute()),
+    ),
+    Flag(
+        name="--accept-untried",
+        schema=SERVICE,
+        path=("device", "accept_untried"),
+        kind=None,
+        says="Serve with versions of the board's parts that were never tried together.",
+    ),
+    Flag(
         name="--host",
         schema=SERVICE,
         path=("listen", "host"),

@@ -67,6 +67,7 @@ def run(
     Example:
       calculet-trio conformance run --runtime host --package smollm2
       calculet-trio conformance run --runtime emulated --short --html report.html
+      calculet-trio binding build --emulator && calculet-trio conformance run --runtime calrt --short
     """
     cases = chosen(only, short=short)
     configuration = configuration_of(config, runtime=runtime, package=package, device=device)

@@ -59,6 +59,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     ),
     "device": LazyCommand("calculet_trio.cli.operate:device", "Reset a daemon's device."),
     "audit": LazyCommand("calculet_trio.cli.audit:audit", "Show and verify the record of what operators did."),
+    "binding": LazyCommand("calculet_trio.cli.binding:binding", "Build the native half, which drives a board."),
     "conformance": LazyCommand(
         "calculet_trio.cli.conformance:conformance", "Try what a package on a runtime can do, and keep the evidence."
     ),

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import click
 
-from calculet_trio.cli import package_view, paths
+from calculet_trio.cli import calbin_view, package_view, paths
+from calculet_trio.cli.board import describe_calbin
+from calculet_trio.cli.calbin_options import CalbinOptions, calbin_options
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.making import make_package
 from calculet_trio.cli.progress import ProgressDisplay
@@ -26,7 +28,7 @@ from calculet_trio.packages.package_signature import package_signer, sign_packag
 from calculet_trio.packages.pull import ModelSource
 from calculet_trio.packages.signing import SignatureRefused, SigningKey
 from calculet_trio.packages.static_validation import validate
-from calculet_trio.packages.store import Store, require_name, taken
+from calculet_trio.packages.store import Store, name_from_file, require_name, taken
 from calculet_trio.packages.store_collection import collect
 from calculet_trio.packages.store_import import take_in
 from calculet_trio.packages.trust import Trust
@@ -133,26 +135,46 @@ def _announce(name: str, directory: Path, *, made: bool, as_json: bool) -> None:
 
 
 @package.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, metavar="[SOURCE]", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The package's directory; it must not exist."
 )
 @click.option("--name", help="What the package is called; else it follows from the file's name.")
 @_build_options
+@calbin_options
 @JSON_OPTION
-def build(source: Path, output: Path, name: str | None, as_json: bool, weights: str, lanes: int, max_seq: int) -> None:
-    """Build a package of the GGUF file SOURCE, outside the store.
+def build(
+    sources: tuple[Path, ...],
+    output: Path,
+    name: str | None,
+    as_json: bool,
+    weights: str,
+    lanes: int,
+    max_seq: int,
+    calbin: CalbinOptions,
+) -> None:
+    """Build a package outside the store: of the GGUF file SOURCE, or of what a board's compiler has made.
 
     \b
     Example:
       calculet-trio package build Qwen3-0.6B-Q8_0.gguf -o qwen3
       calculet-trio serve --model ./qwen3
+      calculet-trio package build -o qwen3-board --calbin q.0.calbin q.1.calbin --tokenizer Qwen3-30B-A3B --roles r.yaml
+      calculet-trio package build -o small --emulated-calbin --lanes 4 --max-seq 256
     """
     options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
-    model = ModelSource.parse(str(source.expanduser().absolute()))
-    name = require_name(name) if name else model.name
     if output.exists():
         raise PackageError(f"{output} exists already", hint="remove it, or choose another --output")
+    if calbin.is_asked:
+        name = require_name(name) if name else name_from_file(output.absolute())
+        with ProgressDisplay() as display:
+            calbin.build(sources, output, name=name, options=options, report=display.report)
+        _announce(name, output, made=True, as_json=as_json)
+        return
+    if len(sources) != 1:
+        raise click.UsageError("name one SOURCE, or --calbin with its shards, or --emulated-calbin")
+    model = ModelSource.parse(str(sources[0].expanduser().absolute()))
+    name = require_name(name) if name else model.name
     with ProgressDisplay() as display:
         gguf = model.fetch(paths.downloads(), display.report)
         make_package(gguf, output, name=name, options=options, report=display.report)
@@ -217,12 +239,20 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @JSON_OPTION
 def show(name: str, as_json: bool) -> None:
-    """Show what the package NAME (or a package's directory) is.
+    """Show what the package NAME (or a package's directory, or a calbin's file) is.
 
     \b
     Example:
       calculet-trio package show smollm2
+      calculet-trio package show qwen3.0.calbin
     """
+    if name.endswith(".calbin"):
+        calbin, target = describe_calbin([Path(name)], whole=False)
+        if as_json:
+            click.echo(calbin_view.as_json(calbin, target))
+        else:
+            calbin_view.print_calbin(calbin, target)
+        return
     configuration = own_configuration()
     directory = store_of(configuration).resolve(name)
     manifest = Manifest.load(directory)

@@ -28,6 +28,11 @@ def downloads() -> Path:
     return _base("XDG_CACHE_HOME", ".cache") / "downloads"
 
 
+def binding(kind: str) -> Path:
+    """What ``calculet-trio binding build`` has built for one kind of library; it can be built again."""
+    return _base("XDG_CACHE_HOME", ".cache") / "binding" / kind
+
+
 def state() -> Path:
     """What must outlive a restart: faults, evidence, the audit log."""
     return _base("XDG_STATE_HOME", ".local/state")

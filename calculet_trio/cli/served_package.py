@@ -56,10 +56,11 @@ class ServedPackage:
         Raises:
             calculet_trio.packages.capacity.CapacityRefused: in numbers.
         """
-        if use.total_bytes is not None:
+        total_bytes = use.total_bytes if use.total_bytes is not None else use.declared_bytes
+        if total_bytes is not None:
             manifest = Manifest.load(self._directory)
             plan = CapacityPlan.of(manifest)
-            room = DeviceRoom.beside((), total_bytes=use.total_bytes, used_bytes=use.used_bytes, chips=len(plan.chips))
+            room = DeviceRoom.beside((), total_bytes=total_bytes, used_bytes=use.used_bytes, chips=len(plan.chips))
             require_room(manifest.name, plan, room)
 
     def record_served(self) -> None:

@@ -5,7 +5,6 @@ Source: ARCHITECTURE.md "Layout".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,8 @@ import trio
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
+from calculet_trio.cli.board import board_runtime
+from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template, open_text
 from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.state_files import history_file, state_directory
 from calculet_trio.cli.timeouts import checked_order, job_timeout
@@ -25,7 +26,7 @@ from calculet_trio.cli.trusted_store import store_of, trust_of
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.evidence_store import EvidenceStore
-from calculet_trio.conformance.fault_control import FaultControl
+from calculet_trio.conformance.fault_control import NOTHING, FaultControl
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.fault_kinds import FaultKind
@@ -46,18 +47,10 @@ from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
-from calculet_trio.text.bpe import BpeTokenizer
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
-from calculet_trio.text.template import TemplateWorker
-from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
 
 T = TypeVar("T")
 
-_PLAIN_TEMPLATE: Final = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""ChatML, for scripts and boards that bring no template."""
 
 _log = structlog.get_logger(__name__)
 
@@ -197,6 +190,21 @@ def _fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name:
 def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     from calculet_trio.runtimes.host import HostRuntime
 
+    return HostRuntime(), _packaged(configuration, served, policy)
+
+
+def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
+    device = configuration.service.device
+    runtime = board_runtime(
+        None if device.library is None else configuration.path(device.library),
+        device=None if device.path is None else Path(device.path),
+        accept_untried=device.accept_untried,
+    )
+    return runtime, _packaged(configuration, served, policy)
+
+
+def _packaged(configuration: Configuration, served: Served, policy: Policy) -> ModelSource:
+    """The model of a package."""
     store = store_of(configuration)
     named = served.model.package
     if named is None:
@@ -205,7 +213,7 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
         package = store.resolve(str(configuration.path(named)) if "/" in named else named)
     manifest = Manifest.load(package)
     stored = ServedPackage(store, package, trust_of(configuration))
-    return HostRuntime(), ModelSource(
+    return ModelSource(
         alias=_fitting(served, policy, manifest.shape(), package_name=manifest.name),
         package=package,
         verify=stored.verify,
@@ -218,43 +226,6 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
     )
 
 
-def open_text(package: Path, manifest: Manifest) -> ModelText:
-    """The tokenizer and chat template that a package holds; blocks for about a second.
-
-    Raises:
-        calculet_trio.errors.PackageError: a file is missing or of a kind this version cannot read.
-    """
-    try:
-        vocabulary = json.loads((package / manifest.text.vocabulary).read_bytes())
-        template = (
-            None
-            if manifest.text.chat_template is None
-            else (package / manifest.text.chat_template).read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError) as error:
-        raise PackageError(f"the package {manifest.name!r} has unreadable text files: {error}") from error
-    special = SpecialIds(
-        bos=manifest.special.bos,
-        eos=manifest.special.eos,
-        end_of_turn=manifest.special.end_of_turn,
-        add_bos=manifest.special.add_bos,
-    )
-    tokenizer = BpeTokenizer.from_vocabulary(vocabulary, special)
-    return ModelText(tokenizer, None if template is None else _open_template(template, tokenizer))
-
-
-def _open_template(template: str, tokenizer: Tokenizer) -> TemplateWorker:
-    def literal(token: int | None) -> str:
-        return "" if token is None else tokenizer.token_bytes(token).decode("utf-8", "replace")
-
-    return TemplateWorker(
-        template,
-        special_literals=tokenizer.special_literals,
-        bos_token=literal(tokenizer.special.bos),
-        eos_token=literal(tokenizer.special.eos),
-    )
-
-
 def _scripted(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     if served.model.package is None:
         raise ConfigurationRefused("--runtime scripted needs --script FILE.yaml", hint="see runtimes/SCRIPTS.md")
@@ -263,12 +234,12 @@ def _scripted(configuration: Configuration, served: Served, policy: Policy) -> t
 
     path = configuration.path(served.model.package)
     script = load_script(path)
-    template = script.chat_template or _PLAIN_TEMPLATE
+    template = script.chat_template or PLAIN_TEMPLATE
     return ScriptedRuntime(script), ModelSource(
         alias=_fitting(served, policy, script.shape, package_name=script.model),
         package=path,
         verify=lambda: None,
-        open_text=lambda: ModelText(script.tokenizer, _open_template(template, script.tokenizer)),
+        open_text=lambda: ModelText(script.tokenizer, open_template(template, script.tokenizer)),
         shape=script.shape,
         meta={"architecture": "scripted"},
     )
@@ -293,7 +264,7 @@ def _emulated(
         alias=_fitting(served, policy, board.shape(), package_name="emulated"),
         package=path,
         verify=lambda: None,
-        open_text=lambda: ModelText(tokenizer, _open_template(_PLAIN_TEMPLATE, tokenizer)),
+        open_text=lambda: ModelText(tokenizer, open_template(PLAIN_TEMPLATE, tokenizer)),
         shape=board.shape(),
         meta={"architecture": "emulated", "assumed": list(board.assumed)},
         evidence=partial(_recorded, configuration, path),
@@ -304,6 +275,7 @@ RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], t
     RuntimeKind.HOST: _host,
     RuntimeKind.EMULATED: _emulated,
     RuntimeKind.SCRIPTED: _scripted,
+    RuntimeKind.CALRT: _calrt,
 }
 """The runtimes that there are, each with what makes it and its model."""
 
@@ -366,13 +338,14 @@ def wire_subject(configuration: Configuration, *, in_real_time: bool = False) ->
         board, source = _emulated(configuration, served, policy, pace)
         faults, agreement = FaultControl(EMULATED_FAULTS), EXACT
         runtime: Runtime = FaultyRuntime(board, faults, pace)
-    elif kind is RuntimeKind.HOST:
-        runtime, source = _host(configuration, served, policy)
+    elif kind in (RuntimeKind.HOST, RuntimeKind.CALRT):
+        runtime, source = RUNTIMES[kind](configuration, served, policy)
         golden = Manifest.load(source.package).golden
         if golden is None:
             raise PackageError(f"{source.package} has no golden recording", hint="build or pull the package again")
         agreement = Agreement(golden.logit_tolerance, golden.decisive_gap)
-        faults = FaultControl(frozenset({FaultKind.TIMEOUT}))  # a run that is over its time is stopped, and is over
+        # On the CPU a run that is over its time is stopped, and is over; on a board nobody knows what is.
+        faults = FaultControl(frozenset({FaultKind.TIMEOUT})) if kind is RuntimeKind.HOST else NOTHING
     else:
-        raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host and emulated")
+        raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host, calrt, emulated")
     return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy, faults=faults)

@@ -24,9 +24,10 @@ from calculet_trio.packages.manifest_json import Pattern
 from calculet_trio.runtimes.port import DeviceInfo
 
 SCHEMA: Final = "calculet-evidence/v1"
-EMULATED: Final = "emulated"
+EMULATED: Final = ("emulated", "calrt-emulator")
+"""Kinds of boards that are none."""
 
-RecordId = Annotated[str, Pattern(r"[a-z]{1,32}-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}", "KIND-YYYYMMDDTHHMMSSZ-8 hex digits")]
+RecordId = Annotated[str, Pattern(r"[a-z-]{1,32}-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}", "KIND-YYYYMMDDTHHMMSSZ-8 hex digits")]
 """It is a file's name, too."""
 
 
@@ -98,7 +99,7 @@ class RunRecord:
 
     @property
     def is_emulated(self) -> bool:
-        return self.combination.board_kind == EMULATED
+        return self.combination.board_kind in EMULATED
 
     def cases(self, verdict: Verdict) -> frozenset[str]:
         """The names of the cases that came out so."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +57,8 @@ class EmulatedShape:
         batches: decode batches compiled, each at most ``lanes``.
         lanes: KV sequences resident at once.
         parameter_bytes: of each shard; as many shards as entries. They are holes in the files.
-        prefill, decode: what a job takes; zero for a device without time.
+        prefill: what a job takes; zero for a device without time.
+        decode: likewise, by batch; zero for those that are not named.
         defects: with the known faults of today's compiler (A §4): all typed ``llm_decode``, workload 0, no chips.
 
     Raises:
@@ -72,7 +73,7 @@ class EmulatedShape:
     kv_bytes_per_token: int = 98_304
     parameter_bytes: tuple[int, ...] = (0, 0)
     prefill: StepTime = NO_TIME
-    decode: StepTime = NO_TIME
+    decode: Mapping[int, StepTime] = attrs.field(factory=dict)
     defects: bool = True
 
     def __attrs_post_init__(self) -> None:
@@ -85,6 +86,8 @@ class EmulatedShape:
         _require("max_seq_len", self.max_seq_len, 2 <= self.max_seq_len <= TOKENS_MAX, f"2 to {TOKENS_MAX}")
         lowest = BYTE_VOCABULARY
         _require("vocab_size", self.vocab_size, lowest <= self.vocab_size <= TOKENS_MAX, f"{lowest} to {TOKENS_MAX}")
+        kv_bytes = self.kv_bytes_per_token
+        _require("kv_bytes_per_token", kv_bytes, kv_bytes > 0 and kv_bytes % 4 == 0, "a multiple of 4: K and V in bf16")
         shards = len(self.parameter_bytes)
         _require("parameter_bytes", shards, 1 <= shards <= SHARDS_MAX, f"1 to {SHARDS_MAX} shards")
         sized = all(0 <= size <= 1 << 50 for size in self.parameter_bytes)
@@ -129,7 +132,7 @@ class EmulatedShape:
                 CalbinTensor("output", LOGITS, "bfloat16", (rows, self.vocab_size)),
             ),
             csrs=(CalbinCsr(PAST_LENGTH, batch), CalbinCsr(LENGTH, batch)),
-            time=self.prefill if is_prefill else self.decode,
+            time=self.prefill if is_prefill else self.decode.get(batch, NO_TIME),
         )
 
 

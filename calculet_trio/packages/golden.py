@@ -29,9 +29,10 @@ TOP: Final = 8
 SEQUENCES: Final = 4
 DECODE_STEPS: Final = 4
 DECISIVE_GAP: Final = 0.5
-TOLERANCE: Final = {WeightForm.FP32: 0.02, WeightForm.Q8Z: 3.0, WeightForm.Q4X: 3.0}
+TOLERANCE: Final = {WeightForm.FP32: 0.02, WeightForm.Q8Z: 3.0, WeightForm.Q4X: 3.0, WeightForm.DEVICE: 0.25}
 """Largest difference of a logit between two CPUs. fp32: order of additions. The quantized forms: int8
-activations move a logit of the small reference model by up to 2.1 against fp32."""
+activations move a logit of the small reference model by up to 2.1 against fp32. device: a guess until a board was
+seen: two units in the last place of a bf16 logit between 16 and 32; it is the same board that says it again."""
 
 Row = npt.NDArray[np.float32]
 

@@ -22,6 +22,7 @@ from calculet_trio.packages import manifest_json
 from calculet_trio.packages.manifest_parts import (
     Architecture,
     CoResidency,
+    DeviceBinary,
     FailureIsolation,
     FilePath,
     FileRecord,
@@ -34,10 +35,10 @@ from calculet_trio.packages.manifest_parts import (
     Source,
     Special,
     Submodel,
+    Target,
     Text,
     Version,
     WeightForm,
-    Word,
 )
 
 SCHEMA: Final = "calculet-model/v1"
@@ -52,6 +53,7 @@ class Manifest:
 
     Args:
         target: the kind of device that the graphs are for, as `DeviceInfo.kind` says it (``cpu``, ``calculet``).
+        binary: a board's calbin; None for devices that have none.
         golden: None until it has been recorded; a package without it must not be served.
         files: every other file of the package, by its path with ``/``; its signature is no part of it.
         memory: what the model takes of a device; None for the CPU, where files and KV say it.
@@ -60,7 +62,7 @@ class Manifest:
     schema: str
     name: Name
     package_version: Version
-    target: Word
+    target: Target
     source: Source
     architecture: Architecture
     weight_form: WeightForm
@@ -75,6 +77,7 @@ class Manifest:
     golden: Golden | None
     files: dict[FilePath, FileRecord]
     memory: Memory | None = None
+    binary: DeviceBinary | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:
@@ -179,6 +182,8 @@ class Manifest:
     def _file_contradictions(self) -> Iterator[str]:
         named: dict[str, str | None] = {f"submodels[{i}].graph": s.graph for i, s in enumerate(self.submodels)}
         named |= {"text.vocabulary": self.text.vocabulary, "text.chat_template": self.text.chat_template}
+        shards = self.binary.shards if self.binary is not None else ()
+        named |= {f"binary.shards[{i}]": shard for i, shard in enumerate(shards)}
         named |= {"golden.file": self.golden.file if self.golden is not None else None}
         for key, file in named.items():
             if file is not None and file not in self.files:

@@ -23,6 +23,7 @@ Word = Annotated[str, Pattern(r"[a-z0-9_.]{1,64}", "1 to 64 of a-z, 0-9, _ and .
 Name = Annotated[
     str, Pattern(r"[a-z0-9][a-z0-9._-]{0,63}", "1 to 64 of a-z, 0-9, ., _ and -, the first a letter or digit")
 ]
+Target = Annotated[str, Pattern(r"[a-z0-9_.-]{1,64}", "1 to 64 of a-z, 0-9, _, . and -")]
 Version = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "1 to 64 of letters, digits, ., +, _ and -")]
 Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")]
 _PART = r"(?!\.)[A-Za-z0-9._-]{1,128}"
@@ -149,6 +150,36 @@ class Submodel:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     csrs: tuple[Csr, ...] = ()
+
+
+class Defect(Enum):
+    """What today's compiler is known to leave wrong in a calbin (A §4)."""
+
+    PREFILL_TYPED_DECODE = "prefill_typed_decode"
+    """The prefill submodel's model type is ``llm_decode``."""
+    WORKLOAD_ZERO = "workload_zero"
+    """A submodel's workload is 0."""
+    TARGET_CHIPS_EMPTY = "target_chips_empty"
+    """A submodel of several chips names none of them."""
+
+
+@attrs.frozen(kw_only=True)
+class DeviceBinary:
+    """The calbin of a board's package.
+
+    Args:
+        version: of the calbin's schema, as it says (``0.1``).
+        compiler: what made it, with its version; empty where it does not say.
+        calcore_rt: the CalcoreRT that it was compiled for; empty where it does not say.
+        shards: its files, in their order.
+        overridden: its known defects; what this manifest says holds in their place.
+    """
+
+    version: str
+    compiler: str
+    calcore_rt: str
+    shards: tuple[FilePath, ...]
+    overridden: tuple[Defect, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ import attrs
 
 from calculet_trio.packages.signing import PublicKey, local_public_key
 
-LOCAL_KINDS: Final = frozenset({"cpu", "emulated"})
+LOCAL_KINDS: Final = frozenset({"cpu", "emulated", "calrt-emulator"})
 """Kinds of device (`Manifest.target`, a board kind of evidence) for which the local key is enough."""
 
 

@@ -67,19 +67,32 @@ class LaneLedger:
 
     def release(self, lane: LaneId, sequence: SequenceId) -> bool:
         """Empty the lane; False if another sequence is there, none, or a job holds it."""
-        resident = self._residents.get(lane)
-        if resident is None or resident.sequence != sequence or resident.in_job:
+        if not self.may_release(lane, sequence):
             return False
         del self._residents[lane]
         return True
 
+    def may_release(self, lane: LaneId, sequence: SequenceId) -> bool:
+        """Whether `release` would."""
+        resident = self._residents.get(lane)
+        return resident is not None and resident.sequence == sequence and not resident.in_job
+
     def remove_tail(self, sequence: SequenceId, tokens: int) -> bool:
         """Shorten a sequence that no job holds; its KV beyond the new length is never read again."""
+        resident = self._shortened(sequence, tokens)
+        if resident is not None:
+            resident.length -= tokens
+        return resident is not None
+
+    def may_remove_tail(self, sequence: SequenceId, tokens: int) -> bool:
+        """Whether `remove_tail` would."""
+        return self._shortened(sequence, tokens) is not None
+
+    def _shortened(self, sequence: SequenceId, tokens: int) -> Resident | None:
         for resident in self._residents.values():
             if resident.sequence == sequence and not resident.in_job and 0 <= tokens <= resident.length:
-                resident.length -= tokens
-                return True
-        return False
+                return resident
+        return None
 
     # ---- jobs -------------------------------------------------------------------------------------
 

@@ -82,20 +82,27 @@ class ModelDescription:
     Args:
         capabilities: names of what the runtime claims it can do (``remove_tail`` ...); a claim is not
             evidence (SPEC section 12).
+        warnings: what everybody who uses the model should know of it, a sentence each.
     """
 
     shape: ModelShape
     kv: KvLayout
     tensors: tuple[TensorInfo, ...]
     capabilities: frozenset[str]
+    warnings: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class MemoryUse:
-    """Device memory in bytes; ``total_bytes`` is None where the device's own figure cannot be trusted."""
+    """Device memory in bytes; ``total_bytes`` is None where the device's own figure cannot be trusted.
+
+    Args:
+        declared_bytes: the device's size by its PCI id or by what an operator says: nobody measured it.
+    """
 
     used_bytes: int
     total_bytes: int | None
+    declared_bytes: int | None = None
 
 
 @attrs.frozen

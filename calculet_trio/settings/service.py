@@ -87,8 +87,23 @@ class DeviceSettings:
         RuntimeKind.HOST,
         "host: this machine's CPU; calrt: a board; emulated: a board in software; scripted: says what a file says.",
     )
-    library: str | None = key(OrNull(PATH, "the one the binding was built for"), None, "The vendor's runtime library.")
-    path: str | None = key(OrNull(PATH, "the only board"), None, "The board's device file.")
+    library: str | None = key(
+        OrNull(PATH, "what CALCULET_CALRT_LIBRARY names, what `calculet-trio binding build` built, or a standard path"),
+        None,
+        "With the calrt runtime: the binding's library, libcalculet_calrt.so.",
+    )
+    path: str | None = key(
+        OrNull(PATH, "the only board"),
+        None,
+        "The board's device file. Its name is that of the lock which keeps other processes off the board; which board "
+        "the vendor's library opens cannot be chosen yet.",
+    )
+    accept_untried: bool = key(
+        YesNo(),
+        False,
+        "Serve although this combination of server, CalRT, driver, CalcoreRT, compiler and calbin was never tried; "
+        "/props then says so.",
+    )
     emulated_board: str | None = key(
         OrNull(PATH, "the reference board"),
         None,

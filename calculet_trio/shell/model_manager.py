@@ -208,6 +208,8 @@ class ModelManager:
                 "lanes": shape.lanes,
                 "profiles": [profile.compiled_batch for profile in shape.decode],
                 **({} if evidence is None else {"capabilities": _capabilities(evidence, shape)}),
+                "device": {"kind": self._device.kind, "name": self._device.name, "versions": self._device.versions},
+                **({"warnings": list(description.warnings)} if description.warnings else {}),
             },
         )
         prompts = PromptDesk(text.tokenizer, text.template, context_tokens=shape.max_seq, runner=self._runner)

@@ -234,7 +234,7 @@ def test_serve_without_a_file_is_what_it_was(script: Path, started: list[Daemon]
         (["--script", "{script}"], 78, "--script goes with --runtime scripted"),
         (["--script", "{script}", "--model", "m", "--runtime", "scripted"], 2, "--model and --script"),
         (["--runtime", "scripted"], 78, "needs --script"),
-        (["--runtime", "calrt"], 78, "calrt is not part of this version; it has host, emulated, scripted"),
+        (["--runtime", "calrt", "--library", "{script}"], 69, "cannot be loaded"),
         (["--runtime", "nothing"], 2, "nothing"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from calculet_trio.cli.board import make_emulated_package
 from calculet_trio.packages.build import build_package
 from calculet_trio.packages.build_options import BuildOptions, Progress
+from calculet_trio.packages.calbin_writer import EmulatedShape
 from calculet_trio.packages.manifest_parts import WeightForm
+from calculet_trio.runtimes.calrt_library import CalrtLibrary, load
+from tests.emulator import emulator_library
 from tests.models import TinyModel
 
 BATCHES = (1, 4, 8)
@@ -43,3 +47,23 @@ def make_package(tmp_path_factory: pytest.TempPathFactory) -> MakePackage:
         return built[model, form]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def emulated_package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[EmulatedShape], Path]:
+    """Makes a package for the emulator of the board's runtime; of one shape, one."""
+    built: dict[str, Path] = {}
+
+    def make(shape: EmulatedShape) -> Path:
+        if repr(shape) not in built:
+            directory = tmp_path_factory.mktemp("emulated") / "package"
+            make_emulated_package(shape, directory, name="emulated", report=ignore_progress)
+            built[repr(shape)] = directory
+        return built[repr(shape)]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def calrt_library() -> CalrtLibrary:
+    return load(emulator_library(), ())

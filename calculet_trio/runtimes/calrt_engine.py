@@ -1,0 +1,125 @@
+"""One engine of a model on the board: its job's structs and its rows of logits, made once and used for every job.
+
+Nothing is allocated for a step, and logits are not copied: fp32 rows are looked at where the binding has them, bf16
+rows are widened, once, into rows that stay.
+
+Source: SPEC section 9, 14 (A §7 P1).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_int32, c_uint64, cast
+from typing import Any, Final
+
+import numpy as np
+
+from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import Job, LaneWork
+from calculet_trio.ids import SequenceId
+from calculet_trio.runtimes import calrt_abi as abi
+from calculet_trio.runtimes.port import Logits
+
+_F32_BYTES: Final = 4
+
+
+class CalrtEngine:
+    """Prepares, submits and reads out; one thread at a time, by the port's contract.
+
+    Args:
+        calls: of the library.
+        model: the configured model's handle.
+        number: the engine's, in the ABI.
+        rows: of the largest batch.
+        tokens: of the longest prefill.
+        vocab_size: width of a row.
+    """
+
+    def __init__(self, calls: Any, model: ctypes.c_void_p, number: int, *, rows: int, tokens: int, vocab_size: int):
+        self._calls = calls
+        self._model = model
+        self._number = number
+        self._tokens = np.zeros(max(rows, tokens), np.int32)
+        self._works = (abi.LaneWork * rows)()
+        self._job = abi.Job(lanes=cast(self._works, POINTER(abi.LaneWork)))
+        self._result = abi.Result()
+        self._ticket = c_uint64()
+        self._rows = np.zeros((rows, vocab_size), np.float32)
+        self._views: dict[tuple[int, int, int], Logits] = {}
+
+    def prepare(self, job: Job, submodel: int, sequences: dict[SequenceId, int]) -> int:
+        """Fill the engine's buffers; the code.
+
+        Args:
+            job: one that the ledger took.
+            submodel: its index among the model's roles.
+            sequences: the binding's number of each.
+        """
+        begin = 0
+        for place, work in enumerate(job.lanes):
+            self._describe(self._works[place], work, begin, sequences[work.sequence])
+            begin += len(work.tokens)
+        self._job.submodel = submodel
+        self._job.lane_count = len(job.lanes)
+        self._job.wants_logits = int(job.samples)
+        return int(self._calls.job_prepare(self._model, self._number, byref(self._job)))
+
+    def _describe(self, described: abi.LaneWork, work: LaneWork, begin: int, sequence: int) -> None:
+        count = len(work.tokens)
+        self._tokens[begin : begin + count] = work.tokens
+        described.sequence = sequence
+        described.tokens = cast(self._tokens.ctypes.data + begin * self._tokens.itemsize, POINTER(c_int32))
+        described.token_count = count
+        described.position = work.position
+        described.row = work.index
+
+    def submit(self) -> int:
+        """Hand the prepared job over; the code."""
+        return int(self._calls.job_submit(self._model, self._number, byref(self._ticket)))
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the job that was submitted; the code."""
+        bounded_s = min(max(timeout_s, 0.0), abi.WAIT_S_MAX)
+        return int(self._calls.job_wait(self._model, self._number, self._ticket, bounded_s, byref(self._result)))
+
+    @property
+    def times_s(self) -> tuple[float, float, float]:
+        """Computing, copying in, copying back, of the job that was waited for."""
+        return self._result.infer_s, self._result.h2d_s, self._result.d2h_s
+
+    @property
+    def anomaly(self) -> FaultReason | None:
+        """What does not agree with a whole answer: the device's status word, or its counters for this engine."""
+        if self._result.vendor_status:
+            return FaultReason.STATUS_ANOMALY
+        if self._result.queue_submitted != self._result.queue_completed:
+            return FaultReason.COUNTER_ANOMALY
+        return None
+
+    def logits(self, job: Job) -> Logits | None:
+        """Rows of the job's batch, until the next `prepare`; of inactive lanes whatever they were."""
+        result = self._result
+        if not result.logits:
+            return None
+        if not result.is_bfloat16:
+            return self._view(result)
+        for work in job.lanes:
+            self._calls.widen(
+                result.logits + work.index * result.row_stride_bytes,
+                self._rows.ctypes.data + work.index * self._rows.strides[0],
+                result.vocab_size,
+            )
+        return self._rows[: result.rows]
+
+    def _view(self, result: abi.Result) -> Logits:
+        """The binding's own rows; it has few places for them, so that each is looked at anew only once."""
+        key = (result.logits, result.rows, result.row_stride_bytes)
+        view = self._views.get(key)
+        if view is None:
+            size_bytes = (result.rows - 1) * result.row_stride_bytes + result.vocab_size * _F32_BYTES
+            buffer = (ctypes.c_char * size_bytes).from_address(result.logits)
+            view = np.ndarray(
+                (result.rows, result.vocab_size), np.float32, buffer, strides=(result.row_stride_bytes, _F32_BYTES)
+            )
+            self._views[key] = view
+        return view
