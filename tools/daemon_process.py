@@ -34,6 +34,7 @@ class DaemonProcess:
 
     Args:
         script: what the scripted runtime says; None for a package.
+        board: an emulated board's numbers, ``calculet-device/v1``.
         package: the name or path of a package, for the CPU runtime.
         scheduler: keys of ``calculet-scheduler/v1`` that are to differ from their defaults.
         command: what is started, before the configuration's path.
@@ -43,11 +44,13 @@ class DaemonProcess:
         self,
         script: dict[str, Any] | None = None,
         *,
+        board: dict[str, Any] | None = None,
         package: str | None = None,
         scheduler: dict[str, Any] | None = None,
         command: list[str] = SERVE,
     ) -> None:
         self._script = script
+        self._board = board
         self._package = package
         self._scheduler = {"schema": "calculet-scheduler/v1", **(scheduler or {})}
         self._command = command
@@ -95,17 +98,20 @@ class DaemonProcess:
 
     def _configuration(self) -> Path:
         model: dict[str, Any] = {"scheduler": str(self._write("scheduler.yaml", self._scheduler))}
-        runtime = "host"
+        device: dict[str, Any] = {"runtime": "host"}
         if self._script is not None:
             script = {"control": str(self._control), "schema": "calculet-script/v1", "model": "m", **self._script}
             model["package"] = str(self._write("script.yaml", script))
-            runtime = "scripted"
+            device = {"runtime": "scripted"}
+        elif self._board is not None:
+            device = {"runtime": "emulated", "emulated_board": str(self._write("board.yaml", self._board))}
+            model["alias"] = "m"
         elif self._package is not None:
             model |= {"package": self._package, "alias": "m"}
         service = {
             "schema": "calculet-service/v1",
             "listen": {"port": 0},
-            "device": {"runtime": runtime},
+            "device": device,
             "admin_socket": str(self._directory / "admin.sock"),
             "models": [model],
         }

@@ -87,12 +87,14 @@ class LlamaRoutes:
         """What is served, in llama-server's names; no prompts."""
         refuse_unless_ok(self._service)  # as chat is refused, at the same instant
         model = self._service.models()[0]
+        health = self._service.health()
         shown: dict[str, Any] = {
             "default_generation_settings": {"n_ctx": model.context_tokens, "params": _default_params()},
             "model_alias": model.alias,
             "modalities": {"vision": False, "audio": False},
             "build_info": f"calculet-trio {metadata.version('calculet-trio')}",
             "meta": dict(model.meta),
+            "engines": {"mode": health.engines, "doubt": health.doubt},
         }
         if isinstance(lanes := model.meta.get("lanes"), int):
             shown["total_slots"] = lanes

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.core.events import FaultReason
+from calculet_trio.core.events import Doubt, FaultReason
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
 
@@ -152,6 +152,24 @@ class Quarantined:
 
 
 @attrs.frozen
+class PairDegraded:
+    """New jobs keep to one engine, one at a time; what is in flight drains."""
+
+    doubt: Doubt
+
+
+@attrs.frozen
+class PairRestored:
+    """New jobs use both engines again.
+
+    Args:
+        by: ``restore``, an operator's word, or ``prove``, a clean probation.
+    """
+
+    by: str
+
+
+@attrs.frozen
 class Drained:
     """After `DrainBegan`: no request is left and no job is in flight. Said once."""
 
@@ -168,5 +186,7 @@ Effect = (
     | ReleaseSequence
     | SubmitJob
     | Quarantined
+    | PairDegraded
+    | PairRestored
     | Drained
 )

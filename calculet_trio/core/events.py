@@ -46,6 +46,19 @@ class FaultReason(Enum):
     SHUTDOWN = "shutdown"
 
 
+class Doubt(Enum):
+    """Why new jobs keep to one engine (S §14); metrics label by it."""
+
+    CROSS_TALK = "cross_talk"
+    STATUS_ANOMALY = "status_anomaly"
+    COUNTER_ANOMALY = "counter_anomaly"
+    P99_REGRESSION = "p99_regression"
+    DEVICE_BUSY = "device_busy"
+    TIMEOUT = "timeout"
+    RECOVERY = "recovery"
+    """The device was reset: nobody has shown since that its engines work side by side."""
+
+
 # ---- requests ---------------------------------------------------------------------------------
 
 
@@ -203,6 +216,18 @@ class GenerationAdvanced:
 
 
 @attrs.frozen
+class PairDoubted:
+    """Somebody outside the core saw what speaks against two engines at a time: a status, a counter, a recovery."""
+
+    doubt: Doubt
+
+
+@attrs.frozen
+class PairTrusted:
+    """An operator lets new jobs use both engines again."""
+
+
+@attrs.frozen
 class TenantsChanged:
     """The control plane gave tenants new weights and limits; nothing that waits or runs is lost."""
 
@@ -233,6 +258,8 @@ Event = (
     | JobNotSubmitted
     | JobUnknown
     | GenerationAdvanced
+    | PairDoubted
+    | PairTrusted
     | TenantsChanged
     | DrainBegan
     | TimePassed

@@ -140,9 +140,10 @@ class JobRecord(Machine[JobState, JobEvent]):
 
     Attributes:
         requests: whose lanes are in it, in the order of ``job.lanes``; they stay registered while it is out.
+        beside: whether another job was in flight at some time while it was.
     """
 
-    __slots__ = ("engine", "job", "requests", "submitted_s")
+    __slots__ = ("beside", "engine", "job", "requests", "submitted_s")
 
     table = JOB_TABLE
 
@@ -152,6 +153,7 @@ class JobRecord(Machine[JobState, JobEvent]):
         self.requests = requests
         self.engine = engine
         self.submitted_s = submitted_s
+        self.beside = False
 
 
 class JobTable:
@@ -172,6 +174,9 @@ class JobTable:
 
     def open(self, job: Job, requests: Sequence[Request], engine: EngineId, now: float) -> JobRecord:
         record = JobRecord(job, requests, engine, submitted_s=now)
+        for other in self._records.values():
+            if other.state is JobState.IN_FLIGHT:
+                other.beside = record.beside = True
         self._records[job.job] = record
         return record
 

@@ -130,10 +130,14 @@ class ExecutorPolicy:
     Args:
         fixed_engine: all work goes to ping (S §15).
         synchronous: the baseline of milestone M1: each job is submitted and awaited in one piece.
+        p99_gate: how much slower, as a share, the slowest steps may be with two engines than with one (S §19 M2).
+        probation_jobs: jobs without a doubt after which a degraded pair is used again; None: only an operator's word.
     """
 
     fixed_engine: bool = False
     synchronous: bool = False
+    p99_gate: float = 0.05
+    probation_jobs: int | None = 10_000
 
 
 @attrs.frozen(kw_only=True)

@@ -16,6 +16,7 @@ from calculet_trio.core import events as ev
 from calculet_trio.core.admission import AdmissionController
 from calculet_trio.core.backoff import Backoff
 from calculet_trio.core.deadlines import Deadlines
+from calculet_trio.core.degradation import EnginePair
 from calculet_trio.core.effects import (
     Admit,
     AllocateSequence,
@@ -37,7 +38,7 @@ from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import RequestEvent, RequestState
 from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
-from calculet_trio.core.snapshot import CoreSnapshot, service_status, take_snapshot
+from calculet_trio.core.snapshot import CoreSnapshot, EngineMode, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import GenerationId, LaneId, RequestId
@@ -69,6 +70,11 @@ class ServingCore:
         self._drain_deadline_s: float | None = None
         self._is_draining = False
         self._said_drained = False
+        self._pair = EnginePair(
+            policy.executor,
+            jobs_at_most=min(len(engines), policy.admission.max_inflight_jobs),
+            effects=self._effects,
+        )
         self._endings = Endings(
             self._registry, self._queue, self._effects, decode_cost_weight=policy.fairness.decode_cost_weight
         )
@@ -78,6 +84,7 @@ class ServingCore:
             engines=self._engines,
             served=self._served,
             submission=self._submission,
+            pair=self._pair,
             endings=self._endings,
             effects=self._effects,
         )
@@ -121,6 +128,7 @@ class ServingCore:
             self._jobs,
             self._tenants,
             global_time=self._queue.global_time,
+            engine_mode=EngineMode(self._pair.mode, self._pair.doubt),
             status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
         )
 
@@ -156,6 +164,8 @@ class ServingCore:
                 self._settlement.job_ended(event, now)
             case ev.GenerationAdvanced():
                 self._generation_advanced(event)
+            case ev.PairDoubted() | ev.PairTrusted():
+                self._pair.told(event)
             case ev.TenantsChanged():
                 self._tenants.change(event.tenants)
                 self._queue.reweigh()
@@ -274,6 +284,7 @@ class ServingCore:
             self._alias[generation.alias] = generation.id
         elif event.step is GenerationEvent.RECOVERED:
             self._queue.bring_back(generation.id)
+            self._pair.doubted(ev.Doubt.RECOVERY)
         elif event.step is GenerationEvent.UNLOADED:
             self._unloaded(generation)
 
@@ -328,7 +339,7 @@ class ServingCore:
 
     def _idle_engine(self) -> EngineId | None:
         """An engine that may be given a job."""
-        if self._jobs.in_flight_count >= self.policy.admission.max_inflight_jobs:
+        if self._jobs.in_flight_count >= self._pair.jobs_at_most:
             return None
         return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 

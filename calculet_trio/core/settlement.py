@@ -11,10 +11,12 @@ from typing import assert_never
 import attrs
 
 from calculet_trio.core.backoff import Backoff
+from calculet_trio.core.degradation import EnginePair
 from calculet_trio.core.effects import Deliver, Effect, FinishReason, Quarantined
 from calculet_trio.core.endings import Endings, device_failed
 from calculet_trio.core.events import (
     CancelReason,
+    Doubt,
     FaultReason,
     JobFailed,
     JobFinished,
@@ -48,6 +50,7 @@ class Settlement:
     engines: Mapping[EngineId, EngineHealth]
     served: Mapping[GenerationId, Served]
     submission: Backoff
+    pair: EnginePair
     endings: Endings
     effects: list[Effect]
     fault: FaultReason | None = None
@@ -65,6 +68,10 @@ class Settlement:
                 self.submission.accepted()
                 served = self.served[event.generation]
                 served.charge(record.job, now - record.submitted_s, now)
+                if event.anomaly is None:
+                    self.pair.finished(record, now - record.submitted_s)
+                else:
+                    self.pair.faulted(event.anomaly)
                 results = {result.lane: result for result in event.results}
                 for work, request in zip(record.job.lanes, record.requests, strict=True):
                     if work.lane in event.lost:
@@ -76,14 +83,17 @@ class Settlement:
             case JobFailed():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
+                self.pair.faulted(event.reason)
                 self._withdraw(record, event.reason, now)
             case JobNotSubmitted():
                 self.jobs.end(record, JobEvent.WITHDRAW)
                 self.submission.refused(now)
+                self.pair.faulted(event.reason)
                 may_retry = event.reason is FaultReason.DEVICE_BUSY and self.submission.failures < BUSY_TRIES
                 self._withdraw(record, None if may_retry else event.reason, now)
             case JobUnknown():
                 self.jobs.end(record, JobEvent.LOSE)
+                self.pair.faulted(event.reason)
                 self._lose(record, event.reason)
             case _:
                 assert_never(event)
@@ -101,6 +111,7 @@ class Settlement:
         elif not job.samples:
             self._next_chunk(request, served, now)
         elif result is None or result.request != work.request:
+            self.pair.doubted(Doubt.CROSS_TALK)
             self.endings.fail(request, FaultReason.RUNTIME_ERROR)
         elif result.failed is not None or result.token is None:
             self.endings.fail(request, result.failed or FaultReason.RUNTIME_ERROR)

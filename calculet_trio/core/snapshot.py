@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 import attrs
 
-from calculet_trio.core.events import FaultReason
+from calculet_trio.core.events import Doubt, FaultReason
 from calculet_trio.core.generation import GenerationState, ModelGeneration
 from calculet_trio.core.jobs import JobTable
 from calculet_trio.core.lanes import LaneState
@@ -26,6 +26,14 @@ class ServiceStatus:
 
     word: str
     reason: str | None = None
+
+
+@attrs.frozen
+class EngineMode:
+    """How engines are used: ``word`` is ``single``, ``ping_pong`` or ``degraded``, and ``doubt`` says why the last."""
+
+    word: str
+    doubt: Doubt | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +59,7 @@ class CoreSnapshot:
         lanes_by_state: a count for every lane state.
         kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations.
         jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
+        engine_mode: whether new jobs use both engines.
         queues: what waits for an engine, by kind of work.
         tenants: those that have, or recently had, something here.
     """
@@ -65,6 +74,7 @@ class CoreSnapshot:
     kv_tokens_total: int
     jobs_in_flight: int
     jobs_unknown: int
+    engine_mode: EngineMode
     queues: dict[WorkKind, QueueDepth]
     tenants: dict[str, TenantSnapshot]
 
@@ -81,6 +91,7 @@ def take_snapshot(
     tenants: Iterable[Tenant],
     *,
     global_time: float,
+    engine_mode: EngineMode,
     status: ServiceStatus,
 ) -> CoreSnapshot:
     """Read everything once."""
@@ -104,6 +115,7 @@ def take_snapshot(
         kv_tokens_total=total,
         jobs_in_flight=jobs.in_flight_count,
         jobs_unknown=jobs.unknown_count,
+        engine_mode=engine_mode,
         queues=queues,
         tenants={
             tenant.name: TenantSnapshot(

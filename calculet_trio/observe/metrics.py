@@ -22,6 +22,7 @@ from calculet_trio.core.effects import (
     Effect,
     Fail,
     Finish,
+    PairDegraded,
     Place,
     Quarantined,
     Refuse,
@@ -29,6 +30,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.events import (
+    Doubt,
     Event,
     JobFailed,
     JobFinished,
@@ -114,6 +116,11 @@ class ServiceMetrics:
             "calculet_kv_free_seconds", "From a lane's release to its confirmation.", _SECONDS
         )
         self._refused_allocations = self._counter("calculet_kv_allocations_refused", "Allocations refused.", "code")
+        self._degradations = self._counter(
+            "calculet_ping_pong_degradations", "Times that new jobs were sent to one engine, by doubt.", "doubt"
+        )
+        for doubt in Doubt:
+            self._degradations.labels(doubt.value)
         self._quarantines = self._counter("calculet_quarantined_jobs", "Jobs whose fate is unknown.", "reason")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -171,6 +178,8 @@ class ServiceMetrics:
                 self._job_began(effect, job)
             case ReleaseSequence(generation, lane):
                 self._releases[generation, lane] = now
+            case PairDegraded(doubt):
+                self._degradations.labels(doubt.value).inc()
             case Quarantined(_, reason):
                 self._quarantines.labels(reason.value).inc()
             case Finish() | Refuse() | Fail() | Drop():

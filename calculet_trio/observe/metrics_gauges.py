@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from calculet_trio.core.snapshot import CoreSnapshot
 
 _STATUSES = ("ok", "loading", "draining", "recovering", "failed")
+_ENGINE_MODES = ("single", "ping_pong", "degraded")
 
 
 class Gauges(Collector):
@@ -56,6 +57,8 @@ class Gauges(Collector):
         yield _by("calculet_queue_oldest_seconds", "How long the first of them has waited.", "kind", ages)
         words = {word: int(word == now.status.word) for word in _STATUSES}
         yield _by("calculet_status", "The service's state: one of them is 1.", "status", words)
+        modes = {word: int(word == now.engine_mode.word) for word in _ENGINE_MODES}
+        yield _by("calculet_engine_mode", "How engines are used: one of them is 1.", "mode", modes)
         yield from self._tenants(now)
 
     def _tenants(self, now: CoreSnapshot) -> Iterable[Metric]:

@@ -162,6 +162,17 @@ class ExecutorSettings:
         Whole(1, 2), 1, "Device jobs under way at the same time. 2 uses both engines, ping and pong, if there are two."
     )
     fixed_engine: bool = key(YesNo(), False, "All jobs go to the engine ping.")
+    p99_gate: float = key(
+        Real(0.0, 10.0),
+        0.05,
+        "How much slower, as a share, the slowest hundredth of decode steps may become with two jobs under way, beyond "
+        "the doubling that two bring by themselves; past it new jobs keep to one engine.",
+    )
+    probation_jobs: int | None = key(
+        OrNull(Whole(1, 1_000_000_000), "only by an operator's word"),
+        10_000,
+        "Jobs without any doubt after which both engines are used again, once new jobs had to keep to one.",
+    )
     mode: ExecutionMode = key(
         Choice(ExecutionMode),
         ExecutionMode.ASYNC,
@@ -280,7 +291,10 @@ class SchedulerSettings:
             ),
             fairness=FairnessPolicy(decode_cost_weight=self.fairness.decode_cost_weight),
             executor=ExecutorPolicy(
-                fixed_engine=self.executor.fixed_engine, synchronous=self.executor.mode is ExecutionMode.SYNC
+                fixed_engine=self.executor.fixed_engine,
+                synchronous=self.executor.mode is ExecutionMode.SYNC,
+                p99_gate=self.executor.p99_gate,
+                probation_jobs=self.executor.probation_jobs,
             ),
             recovery=RecoveryPolicy(
                 max_resets_per_10min=self.recovery.max_resets_per_10min,

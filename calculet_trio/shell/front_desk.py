@@ -80,11 +80,11 @@ class FrontDesk:
 
     def health(self) -> Health:
         """See `calculet_trio.shell.service.Service.health`."""
-        status = self._snapshot().status
+        now = self._snapshot()
+        status, mode = now.status, now.engine_mode
         overdue = self._overdue() if status.word == "ok" else None
-        if overdue is not None:
-            return Health("failed", overdue, self._notes())
-        return Health(status.word, status.reason, self._notes())
+        word, reason = (status.word, status.reason) if overdue is None else ("failed", overdue)
+        return Health(word, reason, self._notes(), mode.word, None if mode.doubt is None else mode.doubt.value)
 
     def models(self) -> tuple[ServedModel, ...]:
         """See `calculet_trio.shell.service.Service.models`."""

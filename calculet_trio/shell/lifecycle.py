@@ -29,6 +29,8 @@ from calculet_trio.core.effects import (
     AllocateSequence,
     Drained,
     Effect,
+    PairDegraded,
+    PairRestored,
     Quarantined,
     ReleaseSequence,
     SubmitJob,
@@ -369,6 +371,10 @@ class _House:
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
                 self._lose_device(reason, engine)
+            case PairDegraded(doubt):
+                _log.warning("ping_pong_degraded", doubt=doubt.value)
+            case PairRestored(by):
+                _log.info("ping_pong_restored", by=by)
             case Drained():
                 self._drained.set()
             case _:

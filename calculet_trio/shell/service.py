@@ -116,11 +116,15 @@ class Health:
         status: ``ok, loading, draining, recovering`` or ``failed``.
         reason: why it is not ok.
         notes: what an operator should know though chat works, a sentence each.
+        engines: ``single``, ``ping_pong`` or ``degraded``.
+        doubt: why new jobs keep to one engine, where they are degraded.
     """
 
     status: str
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    engines: str = "single"
+    doubt: str | None = None
 
 
 class Service(Protocol):

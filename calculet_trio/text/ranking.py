@@ -28,7 +28,13 @@ def likeliest(row: Row, count: int) -> Ids:
         row: f32[vocab], free of NaN; not modified.
         count: at least 1; more than the vocabulary means all of it.
     """
-    candidates = np.flatnonzero(row >= _floor(row, count))
+    groups = row.size // _GROUP
+    if count * 4 <= groups:
+        candidates = _reaching_groups(row, count, groups)
+    elif count < row.size:
+        candidates = np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count])
+    else:
+        candidates = np.arange(row.size)
     order = np.argsort(-row[candidates], kind="stable")
     return candidates[order[:count]]
 
@@ -46,15 +52,16 @@ def reaching(row: Row, edge: np.float32, count: int) -> Ids:
     return ids
 
 
-def _floor(row: Row, count: int) -> np.float32:
-    """A value that at least ``count`` logits reach, and not many more.
+def _reaching_groups(row: Row, count: int, groups: int) -> Ids:
+    """At least ``count`` ids, in their order, among them those of the ``count`` largest logits.
 
-    The count-th largest of the group maxima is one: ``count`` groups have a member that reaches it.
+    The count-th largest of the groups' maxima is a floor that ``count`` logits reach, and not many more; only groups
+    whose maximum reaches it are looked at again.
     """
-    if count >= row.size:
-        return np.float32(-np.inf)
-    groups = row.size // _GROUP
-    few = count * 4 <= groups
-    ranked = row[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0) if few else row
-    floor: np.float32 = np.partition(ranked, ranked.size - count)[ranked.size - count]
-    return floor
+    grid = row[: groups * _GROUP].reshape(_GROUP, groups)  # columns are groups
+    maxima = grid.max(axis=0)
+    floor = np.partition(maxima, groups - count)[groups - count]
+    columns = np.flatnonzero(maxima >= floor)
+    members, within = np.nonzero(grid.take(columns, axis=1) >= floor)
+    rest = np.flatnonzero(row[groups * _GROUP :] >= floor) + groups * _GROUP
+    return np.concatenate((members * groups + columns[within], rest))

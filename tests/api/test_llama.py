@@ -62,3 +62,4 @@ async def test_props_tell_what_is_served(server: Server) -> None:
     props = (await server.ask(get("/props"))).json()
     assert props["default_generation_settings"]["n_ctx"] == 2048
     assert (props["model_alias"], props["total_slots"]) == ("m", 16)
+    assert props["engines"] == {"mode": "single", "doubt": None}

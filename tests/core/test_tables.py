@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from calculet_trio.core.degradation import PAIR_TABLE, PairEvent, PairState
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.generation import GENERATION_TABLE, GenerationEvent, GenerationState, ModelGeneration
 from calculet_trio.core.health import ENGINE_TABLE, EngineEvent, EngineHealth, EngineState
@@ -65,12 +66,18 @@ ENGINE = {
     "quarantined": "",
 }
 
+PAIR = {
+    "both": "doubt>one",
+    "one": "doubt>one restore>both prove>both",
+}
+
 MACHINES: list[tuple[Table[Any, Any], type[Enum], type[Enum], Enum, dict[str, str]]] = [
     (REQUEST_TABLE, RequestState, RequestEvent, RequestState.NEW, REQUEST),
     (LANE_TABLE, LaneState, LaneEvent, LaneState.FREE, LANE),
     (JOB_TABLE, JobState, JobEvent, JobState.IN_FLIGHT, JOB),
     (GENERATION_TABLE, GenerationState, GenerationEvent, GenerationState.UNLOADED, GENERATION),
     (ENGINE_TABLE, EngineState, EngineEvent, EngineState.HEALTHY, ENGINE),
+    (PAIR_TABLE, PairState, PairEvent, PairState.BOTH, PAIR),
 ]
 EVERY_MACHINE = pytest.mark.parametrize(
     ("table", "states", "events", "first", "written"), MACHINES, ids=[table.name for table, *_ in MACHINES]

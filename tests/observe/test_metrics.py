@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
 from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
 from calculet_trio.core.serving import ServingCore
@@ -27,8 +28,8 @@ SHAPE = ModelShape(
 class Scene:
     """A core whose metrics are watched, with its device's answers given by hand."""
 
-    def __init__(self, **admission):
-        self.core = ServingCore(Policy(admission=AdmissionPolicy(**admission)))
+    def __init__(self, *, engines=(EngineId.PING,), **admission):
+        self.core = ServingCore(Policy(admission=AdmissionPolicy(**admission)), engines)
         self.metrics = ServiceMetrics()
         self.metrics.watch(self.core.snapshot, lambda: self.now)
         self.now = 0.0
@@ -154,6 +155,16 @@ def test_refusals_starvation_and_faults_have_their_reasons():
     assert seen["calculet_jobs_total engine=ping outcome=unknown phase=prefill"] == 1
     assert seen["calculet_status status=failed"] == 1
     assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 3
+
+
+def test_a_pair_in_doubt_is_counted_and_the_mode_is_one_of_three():
+    scene = Scene(max_inflight_jobs=2, engines=(EngineId.PING, EngineId.PONG))
+    assert scene.read()["calculet_engine_mode mode=ping_pong"] == 1
+    scene.tell(ev.PairDoubted(ev.Doubt.STATUS_ANOMALY))
+    seen = scene.read()
+    assert seen["calculet_ping_pong_degradations_total doubt=status_anomaly"] == 1
+    assert seen["calculet_ping_pong_degradations_total doubt=timeout"] == 0
+    assert [seen[f"calculet_engine_mode mode={mode}"] for mode in ("single", "ping_pong", "degraded")] == [0, 0, 1]
 
 
 def test_waiting_work_shows_its_depth_and_age():

@@ -101,7 +101,13 @@ EVERY = {
     "decode": {"policy": "edf", "tenant_lane_share": 0.5},
     "fairness": {"decode_cost_weight": 2.5},
     "batch": {"profiles": [1, 4], "batching_window_us": 1500, "thresholds": {4: 3}},
-    "executor": {"max_inflight": 2, "fixed_engine": False, "mode": "async"},
+    "executor": {
+        "max_inflight": 2,
+        "fixed_engine": False,
+        "mode": "async",
+        "p99_gate": 0.2,
+        "probation_jobs": 500,
+    },
     "recovery": {"max_resets_per_10min": 8, "restart_on_unknown_dma": False, "replay": True},
 }
 
@@ -133,9 +139,9 @@ def test_no_key_is_deaf() -> None:
 
 
 def test_the_engines_of_the_policy() -> None:
-    fixed, _ = read(executor={"fixed_engine": True, "mode": "sync"})
+    fixed, _ = read(executor={"fixed_engine": True, "mode": "sync", "p99_gate": 0.1, "probation_jobs": None})
     assert fixed is not None
-    assert attrs.astuple(fixed.policy({}).executor) == (True, True)
+    assert attrs.astuple(fixed.policy({}).executor) == (True, True, 0.1, None)
     both, _ = read(executor={"max_inflight": 2})
     assert both is not None
     assert both.policy({}).admission.max_inflight_jobs == 2
