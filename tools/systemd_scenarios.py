@@ -28,7 +28,7 @@ schema: calculet-service/v1
 listen: {{port: {PORT}}}
 device: {{runtime: scripted}}
 models: [{{package: {SCRIPT}}}]
-timeouts: {{job_s: 12, job_per_token_ms: 0, watchdog_s: 20, drain_s: 32, streams_s: 20}}
+timeouts: {{job_s: 12, job_per_token_ms: 0, watchdog_s: 20, drain_s: 32, streams_s: 20, quiet_s: 2}}
 """
 SCRIPT_TEXT = """\
 model: m
@@ -73,6 +73,18 @@ def chat(prompt: str = "hi") -> str:
     except urllib.error.HTTPError as error:
         with error:
             return f"HTTP {error.code} {json.load(error)['error']['code']}"
+    except OSError as error:
+        return f"no answer: {error}"
+
+
+def health() -> str:
+    """The status of /health and, unless it is well, its sentence."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=PATIENCE_S) as answer:
+            return str(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"{error.code} {json.load(error)['error']['message']}"
     except OSError as error:
         return f"no answer: {error}"
 
@@ -170,12 +182,61 @@ def hangs() -> None:
 
 
 def gets_stuck() -> None:
-    """A device call that ignores its timeout: the same, with the thread left behind."""
+    """A Wait that never returns: health turns, the client is told, 75, a quiet device, and it serves again."""
     before = start()
-    answer = chat("stuck")
-    say(f"the client: {answer}")
+    logged = SERVICE_LOG.stat().st_size
+    began_s = time.monotonic()
+    command = [sys.executable, __file__, "chat", "stuck"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        seen = ""
+        while client.poll() is None and time.monotonic() < began_s + PATIENCE_S:
+            if (now := health()) != seen:
+                say(f"{time.monotonic() - began_s:4.1f} s  health: {now}")
+                seen = now
+            if "past its bound" in seen:
+                break
+            time.sleep(0.1)
+        expect("the health while the call is out", seen, "503 the service is failed: past its bound: engine ping")
+        answer = client.communicate(timeout=PATIENCE_S)[0].strip()
+    say(f"{time.monotonic() - began_s:4.1f} s  the client: {answer}")
     expect("the answer", answer, "HTTP 503 timeout")
     restarted(before, result="exit-code", status="75")
+    say(f"{time.monotonic() - began_s:4.1f} s  health: {health()}")
+    with SERVICE_LOG.open("rb") as log:
+        log.seek(logged)
+        text = log.read().decode(errors="replace")
+    print(
+        "\n".join(f"    | {line}" for line in text.splitlines() if line.startswith(("timestamp=", "error:"))),
+        flush=True,
+    )
+    for word in ("engine_quarantined", "device_left_behind", "device_must_be_quiet", "device_quiet"):
+        expect(f"{word} in the log", word in text, True)
+
+
+def finds_the_device_at_work() -> None:
+    """After 75 the device still has a job: 76, not configured, tried again, and it serves once the job is gone."""
+    before = start()
+    expect("the answer", chat("hang"), "HTTP 503 timeout")
+    SCRIPT.write_text(SCRIPT_TEXT.format(load_s=0.2) + "left_over: 1\n")
+    ended = wait_for("76", lambda now: now["ExecMainStatus"] == "76")
+    show(ended, "SubState", "Result", "ExecMainStatus")
+    expect("why", "error: the device is not quiet: after 2 s it still has 1 job" in SERVICE_LOG.read_text(), True)
+    SCRIPT.write_text(SCRIPT_TEXT.format(load_s=0.2))
+    after = wait_for("a start", lambda now: now["ActiveState"] == "active" and now["MainPID"] != before["MainPID"])
+    show(after, "ActiveState", "NRestarts", "StatusText")
+    expect("a chat after it", chat(), "hello")
+
+
+def is_told_to_stop_too_early() -> None:
+    """A drain time beyond the unit's TimeoutStopSec=40, drop-in included: 78, with both values."""
+    systemctl("stop", UNIT)
+    CONFIG.write_text(GOOD_CONFIG.replace("drain_s: 32", "drain_s: 45"))
+    systemctl("start", UNIT)
+    state = wait_for("the end", lambda now: now["ActiveState"] == "failed")
+    show(state, "ActiveState", "SubState", "Result", "ExecMainStatus")
+    expect("the end", state["ExecMainStatus"], "78")
+    said = "timeouts.drain_s (45 s) must be less than the unit's TimeoutStopSec (40 s)"
+    expect("why", said in SERVICE_LOG.read_text(), True)
 
 
 def freezes() -> None:
@@ -233,10 +294,12 @@ ALL = (
     is_killed,
     hangs,
     gets_stuck,
+    finds_the_device_at_work,
     freezes,
     is_slow,
     stops,
     is_misconfigured,
+    is_told_to_stop_too_early,
 )
 
 

@@ -91,6 +91,7 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
         job_timeout=job_timeout(service.timeouts),
         watchdog_s=order.watchdog_s,
         quiet_s=service.timeouts.quiet_s,
+        watches_device=True,
         backlog_bytes_max=service.limits.stream_backlog_bytes,
     )
 

@@ -9,14 +9,17 @@ Source: SPEC section 11 (S §16; A §6); API.md "Gauges an inference gateway rea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import attrs
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import (
     Admit,
+    AllocateSequence,
     Deliver,
     Drop,
     Effect,
@@ -36,13 +39,15 @@ from calculet_trio.core.events import (
     JobFinished,
     JobNotSubmitted,
     JobUnknown,
+    SequenceAllocated,
     SequenceRefused,
     SequenceReleased,
 )
+from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.jobs import DecodeJob, Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId
-from calculet_trio.observe.metrics_gauges import Gauges
+from calculet_trio.observe.metrics_gauges import DeviceGauges, Gauges
 
 _MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 240_000)
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -63,9 +68,11 @@ class ServiceMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._clock: Callable[[], float] = time.monotonic
         self._lives: dict[RequestId, _Life] = {}
         self._jobs: dict[JobId, SubmitJob] = {}
         self._releases: dict[tuple[GenerationId, LaneId], float] = {}
+        self._asked: dict[RequestId, float] = {}
         self._make_request_series()
         self._make_device_series()
 
@@ -115,6 +122,9 @@ class ServiceMetrics:
         self._free_s = self._histogram(
             "calculet_kv_free_seconds", "From a lane's release to its confirmation.", _SECONDS
         )
+        self._allocation_ms = self._histogram(
+            "calrt_kv_allocation_wait_ms", "From a request's first asking for a KV sequence until it has one.", _MS
+        )
         self._refused_allocations = self._counter("calculet_kv_allocations_refused", "Allocations refused.", "code")
         self._degradations = self._counter(
             "calculet_ping_pong_degradations", "Times that new jobs were sent to one engine, by doubt.", "doubt"
@@ -131,7 +141,12 @@ class ServiceMetrics:
 
     def watch(self, snapshot: Callable[[], CoreSnapshot], clock: Callable[[], float]) -> None:
         """Read gauges from here whenever somebody scrapes; ages are taken from ``clock``."""
+        self._clock = clock
         self._registry.register(Gauges(snapshot, clock))
+
+    def watch_device(self, reading: Callable[[], DeviceReading | None], memory: Callable[[], FaultMemory]) -> None:
+        """Read the device's gauges from here whenever somebody scrapes."""
+        self._registry.register(DeviceGauges(reading, memory, self._clock))
 
     def expose(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that an ``Accept`` header asks for, and its content type."""
@@ -156,6 +171,10 @@ class ServiceMetrics:
                 self._job_ended(job, "unknown", reason.value)
             case SequenceRefused(_, _, _, reason):
                 self._refused_allocations.labels(reason.value).inc()
+            case SequenceAllocated(_, _, request):
+                asked_s = self._asked.pop(request, None)
+                if asked_s is not None:
+                    self._allocation_ms.observe((now - asked_s) * 1e3)
             case SequenceReleased(generation, lane):
                 since_s = self._releases.pop((generation, lane), None)
                 if since_s is not None:
@@ -176,6 +195,8 @@ class ServiceMetrics:
                 self._token(self._lives[request], now)
             case SubmitJob(_, job):
                 self._job_began(effect, job)
+            case AllocateSequence(_, _, request):
+                self._asked.setdefault(request, now)  # refused, it is asked for again
             case ReleaseSequence(generation, lane):
                 self._releases[generation, lane] = now
             case PairDegraded(doubt):
@@ -222,6 +243,7 @@ class ServiceMetrics:
 
     def _ended(self, effect: Finish | Refuse | Fail | Drop, now: float) -> None:
         life = self._lives.pop(effect.request, None)
+        self._asked.pop(effect.request, None)
         match effect:
             case Finish(_, reason):
                 self._requests.labels(reason.value).inc()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.snapshot import CoreSnapshot
 
 _STATUSES = ("ok", "loading", "draining", "recovering", "failed")
@@ -78,6 +80,56 @@ class Gauges(Collector):
             ),
         ):
             yield _by(name, text, "tenant", values)
+
+
+class DeviceGauges(Collector):
+    """What the device last said of itself, and what is remembered of its faults across restarts.
+
+    Args:
+        reading: None while the device was not asked yet.
+        memory: see `calculet_trio.core.fault_record`.
+        clock: monotonic seconds, for the reading's age.
+    """
+
+    def __init__(
+        self,
+        reading: Callable[[], DeviceReading | None],
+        memory: Callable[[], FaultMemory],
+        clock: Callable[[], float],
+    ) -> None:
+        self._reading = reading
+        self._memory = memory
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        """The device's gauges where it was asked, and the memory's."""
+        reading = self._reading()
+        if reading is not None:
+            yield from self._device(reading)
+        memory = self._memory()
+        yield CounterMetricFamily(
+            "calculet_fault_restarts", "Processes that left because of a fault; kept across restarts.", memory.restarts
+        )
+        outcomes = {True: "succeeded", False: "failed", None: "unknown"}
+        resets = dict.fromkeys(outcomes.values(), 0)
+        for reset in memory.resets:
+            resets[outcomes[reset.succeeded]] += 1
+        yield _by(
+            "calculet_resets_remembered", "Resets on record, at most 128; kept across restarts.", "outcome", resets
+        )
+
+    def _device(self, reading: DeviceReading) -> Iterable[Metric]:
+        yield GaugeMetricFamily("calrt_device_status", "Whether the device can be used.", int(reading.is_ok))
+        used = "Device memory in use."
+        yield GaugeMetricFamily("calrt_device_dram_used_bytes", used, reading.used_bytes)
+        if reading.total_bytes is not None:
+            yield GaugeMetricFamily("calrt_device_dram_total_bytes", "Device memory.", reading.total_bytes)
+        if reading.jobs is not None:
+            yield GaugeMetricFamily("calrt_device_jobs", "Jobs that the device has, by its own count.", reading.jobs)
+        if reading.counters:
+            yield _by("calrt_queue_counter", "The device's own counters, by queue.", "queue", reading.counters)
+        age_s = max(0.0, self._clock() - reading.read_s)
+        yield GaugeMetricFamily("calrt_device_reading_age_seconds", "Since the device was asked.", age_s)
 
 
 def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import attrs
@@ -111,6 +112,7 @@ class DeviceExecutor:
         self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence | SubmitJob](_LANES_AT_MOST)
         self._control_limiter = trio.CapacityLimiter(1)
         self._load_bound: Bound | None = None
+        self._hurried_s = inf
         self._control_turn = trio.Lock()  # waited for outside the shield, so that the limiter is free inside it
         self._bounds_s: dict[str, float] = {}
 
@@ -167,9 +169,7 @@ class DeviceExecutor:
 
         **Cancellation**: drains.
         """
-        bound_s = LOAD_CALL_S if bound_s is None else bound_s
-        bound = self._load_bound = Bound(bound_s)
-        answer = await self._control_call(call, bound, bound_s=bound_s)
+        answer = await self._control_call(call, bound_s=LOAD_CALL_S if bound_s is None else bound_s, may_hurry=True)
         if isinstance(answer, Unknown):
             raise DeviceLost("a call to the device did not return in time")
         return answer
@@ -191,7 +191,7 @@ class DeviceExecutor:
             if isinstance(effect, SubmitJob):
                 await self._run_job(effect.engine, effect.job)
                 continue
-            answer = await self._control_call(partial(self._kv_call, effect), Bound(_KV_CALL_S), bound_s=_KV_CALL_S)
+            answer = await self._control_call(partial(self._kv_call, effect), bound_s=_KV_CALL_S)
             if not isinstance(answer, Unknown):  # else its lane stays as it is: nobody knows what it holds
                 self._post(answer)
 
@@ -213,11 +213,16 @@ class DeviceExecutor:
 
     def hurry(self, deadline_s: float) -> None:
         """The process is to end: a load's call is waited for until then, and no longer."""
+        self._hurried_s = min(self._hurried_s, deadline_s)
         if self._load_bound is not None:
             self._load_bound.hurry(deadline_s)
 
-    async def _control_call(self, call: Callable[[], T], bound: Bound, *, bound_s: float) -> T | Unknown:
-        async with self._control_turn:
+    async def _control_call(self, call: Callable[[], T], *, bound_s: float, may_hurry: bool = False) -> T | Unknown:
+        async with self._control_turn:  # the bound is the call's own: another's time does not count
+            bound = Bound(bound_s)
+            if may_hurry:
+                self._load_bound = bound
+                bound.hurry(self._hurried_s)
             with self._bounded("device call", bound_s):
                 answer = await see_through(call, bound=bound, runner=self._runner, limiter=self._control_limiter)
         if isinstance(answer, Unknown):

@@ -25,6 +25,7 @@ import attrs
 import structlog
 import trio
 
+from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import (
     AllocateSequence,
     Drained,
@@ -36,6 +37,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
+from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.jobs import EngineId, Job, JobTimes
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.serving import ServingCore
@@ -46,6 +48,7 @@ from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
 from calculet_trio.shell.control import Control, DumpSources
 from calculet_trio.shell.custody import Custody
+from calculet_trio.shell.device_watch import DeviceWatch
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
 from calculet_trio.shell.fault_history import FaultHistory
@@ -86,6 +89,9 @@ class Observer(Protocol):
     def watch(self, snapshot: Callable[[], CoreSnapshot], clock: Callable[[], float]) -> None:
         """Where counts can be read from now on."""
 
+    def watch_device(self, reading: Callable[[], DeviceReading | None], memory: Callable[[], FaultMemory]) -> None:
+        """Where the device's last reading, and what is remembered of its faults, can be read from now on."""
+
     def heard(self, event: Event, now: float) -> None:
         """The core is being told this."""
 
@@ -114,6 +120,7 @@ class Daemon:
         job_timeout: the bound of one device job.
         watchdog_s: how long nothing may go on before the process ends itself; None: for ever.
         quiet_s: how long a device that a process before left at work may take to become quiet.
+        watches_device: whether the device is asked for status and memory now and then.
         backlog_bytes_max: unread output of one stream before it is given up.
         runner: how blocking calls run.
         serve_admin: the admin socket; None for none.
@@ -132,6 +139,7 @@ class Daemon:
     job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
     watchdog_s: float | None = None
     quiet_s: float = QUIET_S
+    watches_device: bool = False
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
     serve_admin: AdminServer | None = None
@@ -214,12 +222,14 @@ class _House:
             quiet_s=daemon.quiet_s,
             runner=daemon.runner,
         )
+        self._device_watch = DeviceWatch(daemon.runtime, self._executor.call)
         self._progress = Progress(self._loop, self._executor, self._models)
         # It has a view of its own: each look counts the loop's rounds since the last.
         seen = Progress(self._loop, self._executor, self._models)
         self._watchdog = None if daemon.watchdog_s is None else Watchdog(daemon.watchdog_s, seen.hindrance)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
+        daemon.metrics.watch_device(lambda: self._device_watch.reading, lambda: daemon.history.memory)
         self._control = Control(
             models=self._models.statuses,
             prompts=core.prompts,
@@ -248,6 +258,9 @@ class _House:
                     device_plane.start_soon(self._loop.run)
                     async with trio.open_nursery() as executor:
                         executor.start_soon(self._executor.run)
+                        # The synchronous baseline has one thread for everything: nothing may come between its jobs.
+                        if self._daemon.watches_device and not self._daemon.policy.executor.synchronous:
+                            executor.start_soon(self._device_watch.run)
                         async with trio.open_nursery() as generations:
                             await self._serve(generations)
                             generations.cancel_scope.cancel()

@@ -122,6 +122,9 @@ class _Both:
         self._snapshot = snapshot
         self._other.watch(snapshot, clock)
 
+    def watch_device(self, reading: object, memory: object) -> None:
+        """No record is made of these."""
+
     def heard(self, event: Event, now: float) -> None:
         self._other.heard(event, now)
         if isinstance(event, _JOB_ENDS):

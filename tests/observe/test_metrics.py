@@ -8,6 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
+from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import AdmissionPolicy, Policy
@@ -209,3 +211,43 @@ def test_labels_come_from_closed_sets():
     assert scene.metrics._lives == {}
     assert scene.metrics._jobs == {}
     assert scene.metrics._releases == {}
+
+
+def test_waiting_for_a_kv_sequence_counts_from_the_first_asking():
+    metrics = ServiceMetrics()
+    generation, lane = 1, 0
+    for asked_s, request in ((1.0, 1), (1.5, 1), (2.0, 2)):
+        metrics.saw(ef.AllocateSequence(generation, lane, request, 8), asked_s)
+    metrics.heard(ev.SequenceAllocated(generation, lane, 1, 5), 1.75)
+    metrics.saw(ef.Drop(2), 3.0)
+    metrics.heard(ev.SequenceAllocated(generation, lane, 2, 6), 4.0)
+    page = metrics.expose("text/plain")[0].decode()
+    assert "calrt_kv_allocation_wait_ms_count 1.0" in page
+    assert "calrt_kv_allocation_wait_ms_sum 750.0" in page
+
+
+def test_the_memory_of_faults_is_shown_and_no_device_that_was_not_asked():
+    metrics = ServiceMetrics()
+    memory = FaultMemory(restarts=3).with_reset_begun(5.0).with_reset_ended(succeeded=True, took_s=1.0)
+    memory = memory.with_reset_begun(9.0)
+    metrics.watch_device(lambda: None, lambda: memory)
+    page = metrics.expose("text/plain")[0].decode()
+    assert "calculet_fault_restarts_total 3.0" in page
+    assert 'calculet_resets_remembered{outcome="succeeded"} 1.0' in page
+    assert 'calculet_resets_remembered{outcome="unknown"} 1.0' in page
+    assert "calrt_device" not in page
+
+
+def test_every_name_of_the_runtimes_metrics_is_there():
+    """A §6's list."""
+    metrics = ServiceMetrics()
+    reading = DeviceReading(read_s=0.0, is_ok=True, word="w", jobs=0, counters={}, used_bytes=5, total_bytes=None)
+    metrics.watch(lambda: ServingCore(Policy()).snapshot(), lambda: 1.0)
+    metrics.watch_device(lambda: reading, FaultMemory)
+    page = metrics.expose("text/plain")[0].decode()
+    for name in (
+        "calrt_infer_ms", "calrt_h2d_ms", "calrt_d2h_ms", "calrt_framework_ms", "calrt_kv_used_batches",
+        "calrt_kv_allocation_wait_ms", "calrt_device_dram_used_bytes", "calrt_device_status", "calrt_errors_total",
+    ):  # fmt: skip
+        assert f"# HELP {name} " in page
+    assert "calrt_device_dram_total_bytes" not in page, "a total that cannot be trusted is not shown"

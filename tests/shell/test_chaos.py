@@ -71,6 +71,9 @@ class Books:
     def watch(self, snapshot, clock):
         self.snapshot = snapshot
 
+    def watch_device(self, reading, memory):
+        """Not looked at."""
+
     def heard(self, event, now):
         match event:
             case ev.Arrived(request):

@@ -40,6 +40,9 @@ class Submitted:
     def watch(self, snapshot, clock):
         """Nothing is counted here."""
 
+    def watch_device(self, reading, memory):
+        """Not looked at."""
+
     def heard(self, event, now):
         """Only effects are kept."""
 

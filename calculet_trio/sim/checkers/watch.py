@@ -55,6 +55,9 @@ class Watch:
         """See `calculet_trio.shell.lifecycle.Observer`."""
         self._snapshot = snapshot
 
+    def watch_device(self, reading: object, memory: object) -> None:
+        """No checker looks at these."""
+
     def snapshot(self) -> CoreSnapshot:
         """The core's own counts."""
         assert self._snapshot is not None, "a daemon shows its counts before it begins"
