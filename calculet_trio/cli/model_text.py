@@ -1,6 +1,6 @@
-"""The text side of a model that is to be served: its tokenizer and its chat template.
+"""The text side of a model: its tokenizer and chat template, opened and tried out before anybody depends on them.
 
-A package stores vocabulary, merges and template; `text` makes a tokenizer of them, and knows no package.
+Source: SPEC section 8, load step 3.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import json
 from pathlib import Path
 from typing import Final
 
-from calculet_trio.errors import PackageError
+from calculet_trio.errors import InvalidRequest, PackageError
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.shell.model_manager import ModelText
 from calculet_trio.text.bpe import BpeTokenizer
+from calculet_trio.text.params import ChatPrompt
 from calculet_trio.text.template import TemplateWorker
 from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
 
@@ -21,42 +22,79 @@ PLAIN_TEMPLATE: Final = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """ChatML, for scripts and boards that bring no template."""
+ORDINARY: Final = ChatPrompt(messages=[{"role": "user", "content": "Hello"}])
+"""What every chat template can render."""
 
 
 def open_text(package: Path, manifest: Manifest) -> ModelText:
     """The tokenizer and chat template that a package holds; blocks for about a second.
 
     Raises:
-        calculet_trio.errors.PackageError: a file is missing or of a kind this version cannot read.
+        calculet_trio.errors.PackageError: a file is missing, of a kind this version cannot read, or a program that
+            does what no template need do.
     """
-    try:
-        vocabulary = json.loads((package / manifest.text.vocabulary).read_bytes())
-        template = (
-            None
-            if manifest.text.chat_template is None
-            else (package / manifest.text.chat_template).read_text(encoding="utf-8")
+    tokenizer = _open_tokenizer(package, manifest)
+    if tokenizer.vocab_size > manifest.architecture.vocab_size:
+        raise PackageError(
+            f"the package {manifest.name!r} has {tokenizer.vocab_size} tokens in {manifest.text.vocabulary}; "
+            f"allowed: at most architecture.vocab_size, {manifest.architecture.vocab_size}",
+            hint="build or pull the package again",
         )
+    if manifest.text.chat_template is None:
+        return ModelText(tokenizer, None)
+    try:
+        template = (package / manifest.text.chat_template).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PackageError(f"the package {manifest.name!r} has unreadable text files: {error}") from error
+        raise _unreadable(manifest, error) from error
+    return ModelText(tokenizer, open_template(template, tokenizer))
+
+
+def _open_tokenizer(package: Path, manifest: Manifest) -> BpeTokenizer:
     special = SpecialIds(
         bos=manifest.special.bos,
         eos=manifest.special.eos,
         end_of_turn=manifest.special.end_of_turn,
         add_bos=manifest.special.add_bos,
     )
-    tokenizer = BpeTokenizer.from_vocabulary(vocabulary, special)
-    return ModelText(tokenizer, None if template is None else open_template(template, tokenizer))
+    try:
+        return BpeTokenizer.from_vocabulary(json.loads((package / manifest.text.vocabulary).read_bytes()), special)
+    except PackageError:
+        raise
+    except Exception as error:  # the tokenizers' library raises this very class, and a vocabulary may hold anything
+        raise _unreadable(manifest, error) from error
+
+
+def _unreadable(manifest: Manifest, error: Exception) -> PackageError:
+    return PackageError(
+        f"the package {manifest.name!r} has unreadable text files: {type(error).__name__}: {str(error)[:200]}",
+        hint="build or pull the package again",
+    )
 
 
 def open_template(template: str, tokenizer: Tokenizer) -> TemplateWorker:
-    """A worker for a template, with the texts of the tokenizer's special tokens."""
+    """A chat template that has rendered an ordinary conversation within its bounds of time, memory and output.
+
+    Raises:
+        calculet_trio.errors.PackageError: it does not compile, or not render that; with the reason.
+    """
 
     def literal(token: int | None) -> str:
         return "" if token is None else tokenizer.token_bytes(token).decode("utf-8", "replace")
 
-    return TemplateWorker(
+    worker = TemplateWorker(
         template,
         special_literals=tokenizer.special_literals,
         bos_token=literal(tokenizer.special.bos),
         eos_token=literal(tokenizer.special.eos),
     )
+    try:
+        worker.render(ORDINARY)
+    except BaseException as error:
+        worker.close()
+        if isinstance(error, InvalidRequest):
+            raise PackageError(
+                f"the package's chat template does not render an ordinary conversation: {error.message}",
+                hint="ask for a package with another template; what it was made of may have one",
+            ) from None
+        raise
+    return worker

@@ -115,20 +115,13 @@ class CapacityRefused(PackageError):
     """The model does not fit into what is left of the device.
 
     Args:
-        name: the package.
-        plan: what it would take.
-        room: what there is.
+        message: what it takes, what there is, and what is missing.
+        missing_bytes: so much, on the chip that lacks most.
+        hint: what to do next.
     """
 
-    def __init__(self, name: str, plan: CapacityPlan, room: DeviceRoom, *, where: str, missing_bytes: int) -> None:
-        has, promised = sum(room.chip_bytes), sum(room.promised_bytes)
-        super().__init__(
-            f"the model {name!r} takes {plan.sentence}; the device has {in_gib(has)} GiB, {in_gib(promised)} of them "
-            f"promised: {in_gib(missing_bytes)} GiB are missing{where}",
-            hint="unload what is on the device, or build the package with fewer lanes or a shorter max_seq",
-        )
-        self.plan = plan
-        self.room = room
+    def __init__(self, message: str, *, missing_bytes: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.missing_bytes = missing_bytes
 
 
@@ -144,11 +137,16 @@ def require_room(name: str, plan: CapacityPlan, room: DeviceRoom) -> None:
             f"the model {name!r} is compiled for {len(plan.chips)} chips, and the device has {len(room.chip_bytes)}"
         )
     needs = zip(plan.chip_bytes, room.chip_bytes, room.promised_bytes, strict=True)
-    for index, (needed, there, promised) in enumerate(needs):
-        missing_bytes = needed + promised - there
-        if missing_bytes > 0:
-            where = f" on chip {index} of {len(plan.chips)}" if len(plan.chips) > 1 else ""
-            raise CapacityRefused(name, plan, room, where=where, missing_bytes=missing_bytes)
+    missing = [needed + promised - there for needed, there, promised in needs]
+    worst = max(range(len(missing)), key=missing.__getitem__)
+    if missing[worst] > 0:
+        where = f" on chip {worst} of {len(missing)}" if len(missing) > 1 else ""
+        raise CapacityRefused(
+            f"the model {name!r} takes {plan.sentence}; the device has {in_gib(sum(room.chip_bytes))} GiB, "
+            f"{in_gib(sum(room.promised_bytes))} of them promised: {in_gib(missing[worst])} GiB are missing{where}",
+            missing_bytes=missing[worst],
+            hint="unload what is on the device, or build the package with fewer lanes or a shorter max_seq",
+        )
 
 
 def in_gib(count_bytes: int) -> str:

@@ -33,7 +33,7 @@ NAME_CHARACTERS_MAX: Final = 256
 FILES_MAX: Final = 4096
 TENSORS_MAX: Final = 16_384
 """Of one submodel: two for each layer's KV, and room for what a compiler splits."""
-TEXT_BYTES_MAX: Final = {"text.vocabulary": 64 << 20, "text.chat_template": 1 << 20, "golden.file": 4 << 20}
+TEXT_BYTES_MAX: Final = {"text.vocabulary": 32 << 20, "text.chat_template": 1 << 20, "golden.file": 4 << 20}
 """These are read into memory whole, by processes that have other things to do."""
 PICKLES: Final = frozenset({".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill", ".npy", ".npz", ".mar"})
 """Kinds of file that are, or may hold, programs; none of them is needed, and nothing here would read one."""

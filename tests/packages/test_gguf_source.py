@@ -102,3 +102,12 @@ def test_a_file_that_is_something_else_is_not_readable(tmp_path: Path) -> None:
         GgufSource(tmp_path)
     with pytest.raises(PackageError, match="is not a file"):
         GgufSource(tmp_path / "nothing.gguf")
+
+
+@pytest.mark.parametrize("kept", [0.0001, 0.01, 0.5, 0.99])
+def test_tensors_past_the_end_of_their_file_are_refused(tmp_path: Path, kept: float) -> None:
+    path = TinyModel().write(tmp_path / "model.gguf")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(PackageError, match=r"model\.gguf is not a readable GGUF file"):
+        GgufSource(path)

@@ -22,7 +22,7 @@ PLANTED = {
     "shell/loop.py": "import calculet_trio.runtimes.host\nimport calculet_trio.shell.drain\nimport quart\nimport click",
     "observe/logging.py": "import prometheus_client",
     "cli/paths.py": "import gguf",
-    "packages/digests.py": "import onnxruntime\nimport jinja2\nimport cryptography",
+    "packages/digests.py": "import onnxruntime\nimport jinja2\nimport cryptography\nimport pickle",
     "text/stops.py": "import trio",
     "sim/__init__.py": "",
     "sim/planted.py": "import quart_trio",
