@@ -44,6 +44,7 @@ class CalrtEngine:
         self._job = abi.Job(lanes=cast(self._works, POINTER(abi.LaneWork)))
         self._result = abi.Result()
         self._ticket = c_uint64()
+        self._counter_gap = 0
         self._rows = np.zeros((rows, vocab_size), np.float32)
         self._views: dict[tuple[int, int, int], Logits] = {}
 
@@ -87,14 +88,16 @@ class CalrtEngine:
         """Computing, copying in, copying back, of the job that was waited for."""
         return self._result.infer_s, self._result.h2d_s, self._result.d2h_s
 
-    @property
     def anomaly(self) -> FaultReason | None:
-        """What does not agree with a whole answer: the device's status word, or its counters for this engine."""
+        """What does not agree with a whole answer: the device's status word, or its counters for this engine.
+
+        Counters that went apart once stay apart: only another difference than the last job's is news.
+        """
+        gap = self._result.queue_completed - self._result.queue_submitted
+        is_news, self._counter_gap = gap != self._counter_gap, gap
         if self._result.vendor_status:
             return FaultReason.STATUS_ANOMALY
-        if self._result.queue_submitted != self._result.queue_completed:
-            return FaultReason.COUNTER_ANOMALY
-        return None
+        return FaultReason.COUNTER_ANOMALY if is_news else None
 
     def logits(self, job: Job) -> Logits | None:
         """Rows of the job's batch, until the next `prepare`; of inactive lanes whatever they were."""

@@ -1,0 +1,92 @@
+"""The real daemon over SSE on the emulator of the board's runtime: sixteen clients, faults, and the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.packages.calbin import StepTime
+from calculet_trio.packages.calbin_writer import EmulatedShape
+from tests.emulator import emulator_library
+from tests.runtimes.board_daemon import Heard, expected, serving
+
+SHAPE = EmulatedShape(
+    batches=(1, 4, 8),
+    lanes=8,
+    max_seq_len=256,
+    vocab_size=300,
+    kv_bytes_per_token=64,
+    prefill=StepTime(base_ns=1_000_000),
+    decode={batch: StepTime(base_ns=1_000_000) for batch in (1, 4, 8)},
+)
+TOKENS = 40
+PROMPTS = [f"client {number} asks{' more' * number}" for number in range(16)]
+FIRST_FREE = 80
+"""A wait that comes while the sixteen are served: warm-up and golden make fewer, and these make more than a hundred."""
+
+
+@pytest.fixture(scope="module")
+def package(emulated_package: Callable[[EmulatedShape], Path]) -> Path:
+    return emulated_package(SHAPE)
+
+
+def right(heard: list[Heard], prompts: list[str] = PROMPTS) -> list[bool]:
+    """Which of them heard all, and nothing else; a reply that ended early must be the beginning of the right one."""
+    whole = [expected(prompt, TOKENS) for prompt in prompts]
+    for reply, all_of_it in zip(heard, whole, strict=True):
+        assert all_of_it.startswith(reply.text), (reply, all_of_it)
+    return [reply == Heard(all_of_it, None) for reply, all_of_it in zip(heard, whole, strict=True)]
+
+
+def test_sixteen_clients_hear_what_their_prompts_foretell(package: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, emulator_library(), package) as daemon:
+        assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
+        props = json.loads(daemon.get("/props"))
+        assert props["meta"]["device"]["kind"] == "calrt-emulator"
+        metrics = daemon.get("/metrics")
+        for name in ("infer", "h2d", "d2h", "framework"):
+            for phase in ("prefill", "decode"):
+                assert f'calrt_{name}_ms_count{{phase="{phase}"}}' in metrics
+        assert daemon.stop() == ExitCode.DONE
+
+
+def test_what_a_board_in_use_does_costs_nobody_a_token(package: Path, tmp_path: Path) -> None:
+    faults = ("no_capacity:nth=30:times=5", "device_busy:nth=80:times=3", "late:nth=90:seconds=0.2")
+    anomaly = "counter_anomaly:nth=100:times=2"
+    with serving(tmp_path, emulator_library(), package, faults=",".join((*faults, anomaly))) as daemon:
+        assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
+        metrics = daemon.get("/metrics")
+        assert 'calculet_kv_allocations_refused_total{code="no_capacity"} 5.0' in metrics
+        assert 'calrt_errors_total{code="device_busy"} 3.0' in metrics
+        assert 'calrt_errors_total{code="counter_anomaly"} 2.0' in metrics
+        assert daemon.stop() == ExitCode.DONE
+
+
+def test_an_output_error_ends_the_requests_of_its_job_and_no_other(package: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, emulator_library(), package, faults=f"output_error:nth={FIRST_FREE}") as daemon:
+        heard = daemon.hear_many(PROMPTS, TOKENS)
+        lost = right(heard).count(False)
+        assert 1 <= lost <= SHAPE.lanes
+        assert [reply.error for reply in heard].count("output_error") == lost
+        assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
+        assert daemon.stop() == ExitCode.DONE
+
+
+def test_a_lost_job_gives_nobody_a_wrong_token(package: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, emulator_library(), package, faults=f"ccu_fault:nth={FIRST_FREE}") as daemon:
+        right(daemon.hear_many(PROMPTS, TOKENS))
+        assert "reason=ccu_fault" in daemon.stderr()
+
+
+def test_a_stuck_wait_is_left_behind_and_the_process_ends(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "service.yaml").write_text("schema: calculet-service/v1\ntimeouts: {job_s: 2}\n")
+    arguments = ["--config", str(tmp_path / "service.yaml")]
+    faults = f"stuck_wait:nth={FIRST_FREE}"
+    with serving(tmp_path, emulator_library(), package, faults=faults, arguments=arguments) as daemon:
+        assert not all(right(daemon.hear_many(PROMPTS, TOKENS)))
+        assert daemon.wait() == ExitCode.RESTART
+        assert "device_left_behind reason=timeout" in daemon.stderr()
