@@ -18,6 +18,7 @@ from calculet_trio.cli.doctor_view import print_report
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.state_files import histories, state_directory
 from calculet_trio.cli.timeouts import timeout_order
+from calculet_trio.cli.trusted_store import trust_of
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.examination import examine
@@ -113,6 +114,7 @@ def _around(
         port=service.listen.port if port is None else port,
         asks_for_keys=bool(service.tenants),
         timeouts=timeout_order(service.timeouts, _shape_served(configuration, Store(packages))),
+        trust=partial(trust_of, configuration),
         histories=histories(state),
     )
 

@@ -13,6 +13,7 @@ from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.installation import Installation
 from calculet_trio.packages.store import Store
+from calculet_trio.packages.trust import Trust
 from calculet_trio.settings.timeout_order import TimeoutOrder
 
 
@@ -42,6 +43,7 @@ class Surroundings:
         port: its port.
         asks_for_keys: whether its clients must show one.
         timeouts: its own, for the model that it would serve.
+        trust: whose signatures count; raises where a key cannot be read.
         histories: where what is remembered of faults is kept.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
@@ -57,6 +59,7 @@ class Surroundings:
     port: int
     asks_for_keys: bool
     timeouts: TimeoutOrder
+    trust: Callable[[], Trust]
     histories: Path
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at

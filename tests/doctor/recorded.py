@@ -16,6 +16,7 @@ from calculet_trio.doctor.installation import Installation
 from calculet_trio.doctor.registry import CHECKS
 from calculet_trio.doctor.surroundings import Surroundings
 from calculet_trio.packages.store import Store
+from calculet_trio.packages.trust import Trust
 from calculet_trio.settings.surface import TimeoutSettings
 from calculet_trio.settings.timeout_order import TimeoutOrder
 
@@ -74,6 +75,7 @@ def surroundings(tree: HostTree, place: Path, **changes: Any) -> Surroundings:
         port=1,
         asks_for_keys=False,
         timeouts=TimeoutOrder(settings=TimeoutSettings(), longest_job_s=65.0),
+        trust=Trust,
         histories=place / "faults",
         installation=FakeInstallation(),
         free_bytes=lambda _path: 10**12,

@@ -20,6 +20,9 @@ from calculet_trio.doctor.examination import Report, examine
 from calculet_trio.doctor.finding import Finding, Mark, failure
 from calculet_trio.doctor.registry import CHECKS
 from calculet_trio.doctor.report_json import as_object
+from calculet_trio.packages.package_signature import sign_package
+from calculet_trio.packages.signing import SigningKey
+from calculet_trio.packages.trust import Trust
 from tests.doctor.recorded import ACCOUNTS, copy_of, surroundings
 from tests.packages.tiny_package import write_package
 
@@ -66,6 +69,9 @@ async def test_json_of_everything(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
     around = surroundings(copy_of("no_board", tmp_path), tmp_path, port=port)
     write_package(around.store.root / "tiny", "tiny")
+    key = SigningKey.local(tmp_path / "keys")
+    sign_package(around.store.root / "tiny", key)
+    around = attrs.evolve(around, trust=lambda: Trust(local=key.public))
     found = as_object(await examine(CHECKS, around, check_s=RUN_S), strict=True)
     text = json.dumps(found, ensure_ascii=False)
     for changing, name in ((str(tmp_path), "TMP"), (f":{port}", ":PORT"), (sys.executable, "PYTHON")):

@@ -13,6 +13,10 @@ from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.packages import digests
 from calculet_trio.doctor.surroundings import Surroundings, free_bytes_at, nearest_existing
 from calculet_trio.packages import verification
+from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.package_signature import sign_package
+from calculet_trio.packages.signing import SigningKey
+from calculet_trio.packages.trust import Trust
 from tests.doctor.recorded import assert_found, found_by, surroundings
 from tests.packages.tiny_package import write_package
 
@@ -67,6 +71,47 @@ def test_a_package_without_golden_is_a_failure(around: Surroundings) -> None:
 def test_a_store_that_is_no_directory_is_a_failure(around: Surroundings) -> None:
     around.store.root.write_text("a file")
     assert_found("store", around, Mark.FAILURE, str(around.store.root))
+
+
+# ---- signatures -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    return SigningKey.local(tmp_path / "keys")
+
+
+@pytest.fixture
+def trusting(around: Surroundings, key: SigningKey) -> Surroundings:
+    return attrs.evolve(around, trust=lambda: Trust(local=key.public))
+
+
+def test_packages_that_are_signed_are_well_and_an_empty_store_too(trusting: Surroundings, key: SigningKey) -> None:
+    assert_found("signatures", trusting, Mark.OK, "no package")
+    sign_package(put(trusting, "one"), key)
+    assert_found("signatures", trusting, Mark.OK, "1 package signed by somebody trusted")
+
+
+def test_unsigned_and_foreign_packages_are_a_failure(
+    trusting: Surroundings, around: Surroundings, key: SigningKey
+) -> None:
+    directory = put(trusting, "one")
+    assert_found("signatures", trusting, Mark.FAILURE, "'one' is not signed")
+    sign_package(directory, key)
+    assert_found("signatures", around, Mark.FAILURE, "'one'", "which is not trusted for it")
+
+
+def test_a_package_that_contradicts_itself_is_a_failure(trusting: Surroundings, key: SigningKey) -> None:
+    directory = put(trusting, "one")
+    manifest = Manifest.load(directory)
+    attrs.evolve(manifest, kv=attrs.evolve(manifest.kv, bytes_per_token=1)).save(directory)
+    sign_package(directory, key)
+    assert_found("signatures", trusting, Mark.FAILURE, "kv.bytes_per_token is 1")
+
+
+def test_a_key_that_cannot_be_read_is_a_failure(around: Surroundings, tmp_path: Path) -> None:
+    broken = attrs.evolve(around, trust=lambda: Trust.load(tmp_path, [tmp_path / "gone.pem"]))
+    assert_found("signatures", broken, Mark.FAILURE, "gone.pem cannot be read")
 
 
 # ---- digests --------------------------------------------------------------------------------------------
