@@ -24,6 +24,7 @@ from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.runtimes.device_model import DeviceModel
 from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.pace import Pace
+from calculet_trio.runtimes.pages import zeros_on_pages
 from calculet_trio.runtimes.port import (
     Allocated,
     DeviceInfo,
@@ -104,7 +105,7 @@ class EmulatedRuntime:
         self._tickets = count(1)
         self._compute_free_s = 0.0
         rows = max(model.decode)
-        self._logits = {engine: np.zeros((rows, model.vocab_size), np.float32) for engine in self.engines}
+        self._logits = {engine: zeros_on_pages((rows, model.vocab_size)) for engine in self.engines}
         self._hot: dict[EngineId, list[int]] = {engine: [0] * rows for engine in self.engines}
 
     @property

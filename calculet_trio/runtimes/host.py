@@ -1,7 +1,11 @@
 """The CPU runtime: real models on the machine's own processors, behind the port of a board.
 
-It keeps a board's manners: whole graphs with fixed lanes, one engine, validation before submission, lanes
+It keeps a board's manners: whole graphs with fixed lanes, two engines, validation before submission, lanes
 that are released with confirmation. ``submit`` only checks and remembers; the graph runs in ``wait``.
+
+Ping and pong have bindings and logits of their own over one session, and take turns at the processors: a run uses all
+threads, and two at once would only get in each other's way. So what overlaps is sampling one engine's logits and the
+other's run, and they share the same processors: on a machine whose threads all compute, two engines bring little.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from calculet_trio.runtimes.port import (
 from calculet_trio.runtimes.run_timer import RunTimer
 
 TARGET: Final = "cpu"
-ENGINE: Final = EngineId.PING
+ENGINES: Final = tuple(EngineId)
 CAPABILITIES: Final = frozenset({"remove_tail", "incremental_prefill", "co_residency"})
 """What the graphs can do; a claim is not evidence."""
 
@@ -75,9 +79,10 @@ class HostRuntime:
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._lock = threading.Lock()  # the books: models, lanes, the pending job
+        self._lock = threading.Lock()  # the books: models, lanes, the pending jobs
+        self._computing = threading.Lock()  # held by the one run
         self._models: dict[GenerationId, _Loaded] = {}
-        self._pending: _Pending | None = None
+        self._pending: dict[EngineId, _Pending] = {}
         self._tickets = count(1)
         self._timer: RunTimer | None = None
         self._options: Any = None
@@ -97,7 +102,7 @@ class HostRuntime:
         return DeviceInfo(
             kind=TARGET,
             name=f"{platform.machine()} processor, {self._threads} threads",
-            engines=(ENGINE,),
+            engines=ENGINES,
             versions={"onnxruntime": onnxruntime.__version__},
         )
 
@@ -116,7 +121,7 @@ class HostRuntime:
     def reset_configuration(self) -> bool:
         """Unload every model; True unless a job is still submitted."""
         with self._lock:
-            if self._pending is not None:
+            if self._pending:
                 return False
             self._models.clear()
         return True
@@ -124,7 +129,7 @@ class HostRuntime:
     def close(self) -> None:
         with self._lock:
             self._models.clear()
-            self._pending = None
+            self._pending.clear()
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
@@ -202,50 +207,64 @@ class HostRuntime:
 
     def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
         with self._lock:
-            if self._pending is not None:
+            if engine in self._pending:
                 return NotSubmitted(FaultReason.DEVICE_BUSY)
             loaded = self._models.get(job.generation)
-            if loaded is None or engine is not ENGINE or self._timer is None:
+            if loaded is None or engine not in ENGINES or self._timer is None:
                 return NotSubmitted(FaultReason.RUNTIME_ERROR)
             reason = loaded.ledger.refuse(job)
             if reason is not None:
                 return NotSubmitted(reason)
             loaded.ledger.hold(job)
             ticket = Ticket(next(self._tickets))
-            self._pending = _Pending(ticket, job, loaded)
+            self._pending[engine] = _Pending(ticket, job, loaded)
         return Submitted(ticket)
 
     def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
-        """Run the job. A run over its time is stopped: its sequences keep their length, nothing is committed."""
-        pending, timer = self._pending, self._timer
-        if pending is None or pending.ticket != ticket or engine is not ENGINE or timer is None:
+        """Run the job when the other engine's is done. A run over its time is stopped.
+
+        A stopped run's sequences, and those of one whose turn did not come, keep their length: nothing is committed.
+        """
+        pending, timer = self._pending.get(engine), self._timer
+        if pending is None or pending.ticket != ticket or timer is None:
             return Unknown(FaultReason.RUNTIME_ERROR)
+        deadline_s = time.perf_counter() + timeout_s
         outcome: Finished | Unknown = Unknown(FaultReason.TIMEOUT)
-        if timeout_s > 0:
-            began_s = time.perf_counter()
-            timer.start(self._options, timeout_s)
+        if timeout_s > 0 and self._computing.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
             try:
-                logits = _run(pending.loaded.model, pending.job, self._options)
-                outcome = Finished(logits, device_s=time.perf_counter() - began_s, ticket=ticket)
-            except Exception:  # noqa: BLE001  onnxruntime's errors have no common base but this
-                outcome = Finished(None, failed=FaultReason.RUNTIME_ERROR)
-            if timer.finish() and isinstance(outcome, Finished) and outcome.logits is None:
-                outcome = Unknown(FaultReason.TIMEOUT)
+                outcome = self._compute(engine, pending, timer, deadline_s)
+            finally:
+                self._computing.release()
         with self._lock:
             committed = isinstance(outcome, Finished) and outcome.failed is None
             pending.loaded.ledger.settle(pending.job, committed=committed)
-            self._pending = None
+            self._pending.pop(engine, None)
+        return outcome
+
+    def _compute(self, engine: EngineId, pending: _Pending, timer: RunTimer, deadline_s: float) -> Finished | Unknown:
+        """The one run at this time."""
+        began_s = time.perf_counter()
+        timer.start(self._options, deadline_s - began_s)
+        outcome: Finished | Unknown
+        try:
+            logits = _run(pending.loaded.model, engine, pending.job, self._options)
+            outcome = Finished(logits, device_s=time.perf_counter() - began_s, ticket=pending.ticket)
+        except Exception:  # noqa: BLE001  onnxruntime's errors have no common base but this
+            outcome = Finished(None, failed=FaultReason.RUNTIME_ERROR)
+        if timer.finish() and isinstance(outcome, Finished) and outcome.logits is None:
+            outcome = Unknown(FaultReason.TIMEOUT)
         return outcome
 
 
-def _run(model: HostModel, job: Job, options: Any) -> Any:
+def _run(model: HostModel, engine: EngineId, job: Job, options: Any) -> Any:
     if isinstance(job, PrefillJob):
-        return model.prefill(job.work.lane, job.work.tokens, position=job.work.position, options=options)
+        work = job.work
+        return model.prefill(work.lane, work.tokens, position=work.position, engine=engine, options=options)
     steps = sorted(
         (LaneStep(work.index, work.tokens[0], work.position) for work in job.lanes), key=lambda step: step.index
     )
     assert job.first_lane is not None, "the ledger took it: it is contiguous"
-    return model.decode(job.first_lane, job.profile.compiled_batch, steps, options=options)
+    return model.decode(job.first_lane, job.profile.compiled_batch, steps, engine=engine, options=options)
 
 
 def _machine_bytes() -> int:

@@ -6,16 +6,14 @@ would prepack its own copy of the weights; the shapes it is run with come from t
 
 KV of all lanes is allocated once, ``f32[lanes, heads, max_seq, head_dim]`` per layer for K and for V. A
 window of adjacent lanes is a contiguous slice of it and is bound as past and as present, so the graph
-writes where it reads. Bindings are made once per window, and logits go to one pooled buffer: a decode
-step allocates nothing that stays.
+writes where it reads. Each engine has bindings of its own, made once per window, and a buffer of its own for logits,
+made once: a decode step allocates nothing that stays, and one engine's logits can be sampled while the other computes.
 
 Source: onnxruntime 1.32, GroupQueryAttention; measured alternatives are in ``tools/bench_host``.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +22,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from calculet_trio.core.jobs import EngineId
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.manifest import Manifest
+from calculet_trio.runtimes.pages import zeros_on_pages
 from calculet_trio.runtimes.port import Logits
 
 WARM_UP_TOKENS: Final = 8
@@ -63,8 +63,18 @@ class _Window:
         self.binding.bind_ortvalue_input("ids", self._ids if ids is None else _shared(ids))
 
 
+class _EngineBuffers:
+    """What one engine's jobs are run with: bindings of windows, which rows go through the head, their logits."""
+
+    def __init__(self, *, rows: int, vocab_size: int) -> None:
+        self.windows: dict[tuple[int, int], _Window] = {}
+        self.logits = zeros_on_pages((rows, vocab_size))
+        self.rows = np.zeros(rows, np.int64)
+        self.heads = [(_shared(self.rows[:count]), _shared(self.logits[:count])) for count in range(1, rows + 1)]
+
+
 class HostModel:
-    """A package's model, loaded. Not thread-safe: one engine drives it.
+    """A package's model, loaded. One run at a time; what it said stays in its engine's buffer until that engine's next.
 
     Args:
         directory: the package.
@@ -83,38 +93,53 @@ class HostModel:
         self._require_inputs(directory)
         shape = (manifest.kv.lanes, numbers.kv_heads, manifest.kv.max_seq, numbers.head_dim)
         parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
-        self.kv = {part: _lanes_of_zeros(shape) for part in parts}
-        self._windows: dict[tuple[int, int], _Window] = {}
-        self._logits = np.zeros((max(manifest.shape().decode[-1].compiled_batch, 1), numbers.vocab_size), np.float32)
-        self._rows = np.zeros(self._logits.shape[0], np.int64)
-        self._heads = [
-            (_shared(self._rows[:rows]), _shared(self._logits[:rows])) for rows in range(1, len(self._rows) + 1)
-        ]
+        self.kv = {part: zeros_on_pages(shape) for part in parts}
+        most = max(manifest.shape().decode[-1].compiled_batch, 1)
+        self._buffers = {engine: _EngineBuffers(rows=most, vocab_size=numbers.vocab_size) for engine in EngineId}
 
     @property
     def kv_bytes(self) -> int:
         """Address space of the KV lanes."""
         return sum(buffer.nbytes for buffer in self.kv.values())
 
-    def prefill(self, lane: int, tokens: Sequence[int], *, position: int, options: Any = None) -> Logits:
+    def prefill(
+        self,
+        lane: int,
+        tokens: Sequence[int],
+        *,
+        position: int,
+        engine: EngineId = EngineId.PING,
+        options: Any = None,
+    ) -> Logits:
         """Append ``tokens`` at ``position`` of ``lane``; logits ``f32[1, vocab]`` of the last one."""
-        window = self._window(lane, 1)
+        buffers = self._buffers[engine]
+        window = self._window(buffers, lane, 1)
         window.bind_ids(np.array([tokens], np.int64))
         window.last[0] = position + len(tokens) - 1
         window.count[0] = len(tokens)
-        self._rows[0] = len(tokens) - 1
-        return self._run(window, rows=1, options=options)
+        buffers.rows[0] = len(tokens) - 1
+        return self._run(buffers, window, rows=1, options=options)
 
-    def decode(self, first: int, batch: int, steps: Sequence[LaneStep], *, options: Any = None) -> Logits:
+    def decode(
+        self,
+        first: int,
+        batch: int,
+        steps: Sequence[LaneStep],
+        *,
+        engine: EngineId = EngineId.PING,
+        options: Any = None,
+    ) -> Logits:
         """One token for some lanes of the window at ``first``; logits ``f32[batch, vocab]`` by index.
 
         Args:
             first: the window's first lane.
             batch: lanes of the window, a profile's.
             steps: what to append where, by rising index; lanes without a step stay as they are.
+            engine: whose buffers are used.
             options: onnxruntime run options, or None.
         """
-        window = self._window(first, batch)
+        buffers = self._buffers[engine]
+        window = self._window(buffers, first, batch)
         window.bind_ids()
         # An idle lane appends no token, whatever its length: position 0 keeps its attention trivial.
         window.last[:] = 0
@@ -123,21 +148,21 @@ class HostModel:
             window.ids[step.index, 0] = step.token
             window.last[step.index] = step.position
             window.count[step.index] = 1
-            self._rows[row] = step.index
-        self._run(window, rows=len(steps), options=options)
+            buffers.rows[row] = step.index
+        logits = self._run(buffers, window, rows=len(steps), options=options)
         # The head ran for the active lanes alone; from the end backwards no row is overwritten unread.
         for row in range(len(steps) - 1, -1, -1):
             if steps[row].index != row:
-                self._logits[steps[row].index] = self._logits[row]
-        return self._logits[:batch]
+                buffers.logits[steps[row].index] = logits[row]
+        return buffers.logits[:batch]
 
     def warm_up(self) -> None:
         """Run every submodel once with idle lanes: nothing is written."""
         for profile in self.manifest.profiles:
-            window = self._window(0, profile.compiled_batch)
+            window = self._window(self._buffers[EngineId.PING], 0, profile.compiled_batch)
             window.bind_ids()
             self._run_idle(window)
-        window = self._window(0, 1)
+        window = self._window(self._buffers[EngineId.PING], 0, 1)
         window.bind_ids(np.zeros((1, min(WARM_UP_TOKENS, self.manifest.kv.max_seq - 1)), np.int64))
         self._run_idle(window)
 
@@ -146,22 +171,23 @@ class HostModel:
     def _run_idle(self, window: _Window) -> None:
         window.last[:] = 0
         window.count[:] = 0
-        self._rows[0] = 0
-        self._run(window, rows=1, options=None)
+        buffers = self._buffers[EngineId.PING]
+        buffers.rows[0] = 0
+        self._run(buffers, window, rows=1, options=None)
 
-    def _window(self, first: int, batch: int) -> _Window:
-        """The bindings of a window; there are at most lanes · profiles of them."""
-        window = self._windows.get((first, batch))
+    def _window(self, buffers: _EngineBuffers, first: int, batch: int) -> _Window:
+        """An engine's bindings of a window; there are at most lanes · profiles of them."""
+        window = buffers.windows.get((first, batch))
         if window is None:
-            window = self._windows[first, batch] = _Window(self.session, self.kv, first=first, batch=batch)
+            window = buffers.windows[first, batch] = _Window(self.session, self.kv, first=first, batch=batch)
         return window
 
-    def _run(self, window: _Window, *, rows: int, options: Any) -> Logits:
-        rows_value, logits_value = self._heads[rows - 1]
+    def _run(self, buffers: _EngineBuffers, window: _Window, *, rows: int, options: Any) -> Logits:
+        rows_value, logits_value = buffers.heads[rows - 1]
         window.binding.bind_ortvalue_input("rows", rows_value)
         window.binding.bind_ortvalue_output("logits", logits_value)
         self.session.run_with_iobinding(window.binding, options)
-        return self._logits[:rows]
+        return buffers.logits[:rows]
 
     def _require_inputs(self, directory: Path) -> None:
         there = {tensor.name for tensor in self.session.get_inputs()}
@@ -169,16 +195,6 @@ class HostModel:
         if there != said:
             differing = ", ".join(sorted(there ^ said)[:4])
             raise PackageError(f"{directory}: graph and manifest disagree on inputs: {differing}")
-
-
-def _lanes_of_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Memory that the system gives when it is first written, page by small page.
-
-    A huge page would span a whole head of a lane, and its first token would cost what its last one does.
-    """
-    pages = mmap.mmap(-1, math.prod(shape) * 4)
-    pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, np.float32).reshape(shape)
 
 
 def _shared(array: npt.NDArray[Any]) -> Any:

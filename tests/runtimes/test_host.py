@@ -52,7 +52,7 @@ def test_it_says_that_it_is_a_cpu_and_which_onnxruntime_it_uses() -> None:
     runtime = HostRuntime()
     info = runtime.open()
     assert info.kind == "cpu"
-    assert info.engines == (EngineId.PING,)
+    assert info.engines == (EngineId.PING, EngineId.PONG)
     assert set(info.versions) == {"onnxruntime"}
     runtime.close()
 
