@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from calculet_trio.cli.conformance_evidence import evidence
 from calculet_trio.cli.conformance_gate import gate
 from calculet_trio.cli.conformance_run import run
 
@@ -18,3 +19,4 @@ def conformance() -> None:
 
 conformance.add_command(run)
 conformance.add_command(gate)
+conformance.add_command(evidence)

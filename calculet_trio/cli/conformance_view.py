@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,8 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.conformance.evidence_store import Found
 from calculet_trio.conformance.gate import GateReport, GateVerdict
-from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
+from calculet_trio.conformance.run_record import EMULATED
+from calculet_trio.conformance.standings import StandingRow
+from calculet_trio.core.evidence import CAPABILITIES, Combination, Evidence, batch_capability
 from calculet_trio.core.profiles import ModelShape
 
 PIPED_COLUMNS: Final = 160
@@ -114,3 +118,26 @@ def print_gate(report: GateReport) -> None:
     console.print(table)
     for assumption in report.assumptions:
         console.print(Text(f"assumes: {assumption}", style="dim"))
+
+
+def print_evidence(found: Found, standings: Mapping[Combination, Sequence[StandingRow]]) -> None:
+    """The records, and for each package, runtime and board what they have earned."""
+    console = _console()
+    if not found.records:
+        console.print("no evidence on this machine yet; `calculet-trio conformance run` makes some")
+    for combination, rows in standings.items():
+        kind = " (counts for emulated boards only)" if combination.board_kind in EMULATED else ""
+        mine = [record for record in found.records if record.combination == combination]
+        console.print(Text(f"{mine[-1].model} on {combination.board_kind}{kind}", style="bold"))
+        console.print(Text(f"package sha256 {combination.package_sha256}; {combination.runtime_version}", style="dim"))
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for heading in ("capability", "level", "evidence, or what is missing"):
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            said = f"{row.earned_by}, {row.earned_at}" if row.earned_by else row.missing or "the baseline"
+            for wanted in row.vendor:
+                said += f"\nof the vendor: {wanted}"
+            table.add_row(row.capability, row.level, said, style="dim" if row.missing else "green")
+        console.print(table)
+    for sentence in found.unreadable:
+        console.print(Text(sentence, style="yellow"))

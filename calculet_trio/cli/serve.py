@@ -37,7 +37,7 @@ def serve(invocation: Invocation, configuration: Configuration) -> None:
     def say_ready(bound_port: int) -> None:
         click.echo(_welcome(alias, configuration, bound_port))
 
-    daemon = wire(configuration, on_ready=say_ready)
+    daemon = wire(configuration, on_ready=say_ready, say=lambda sentence: click.echo(sentence, err=True))
     alias = daemon.source.alias
     click.echo(f"loading {alias} …", err=True)
     faulthandler.enable()  # a service manager ends a hung process by SIGABRT: the log then shows where it stood

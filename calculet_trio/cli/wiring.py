@@ -6,7 +6,7 @@ Source: ARCHITECTURE.md "Layout".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,8 +17,10 @@ import trio
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
+from calculet_trio.cli import paths
 from calculet_trio.cli.board import board_runtime
 from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template, open_text
+from calculet_trio.cli.proving import Prover, agreement_of
 from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.state_files import history_file, state_directory
 from calculet_trio.cli.timeouts import checked_order, job_timeout
@@ -32,10 +34,12 @@ from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.errors import ConfigurationRefused, PackageError
+from calculet_trio.errors import ConfigurationRefused
+from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
+from calculet_trio.packages.signing import SigningKey
 from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
@@ -55,8 +59,18 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Daemon:
+def wire(
+    configuration: Configuration,
+    *,
+    on_ready: Callable[[int], None],
+    say: Callable[[str], None] = lambda _sentence: None,
+) -> Daemon:
     """Everything a daemon needs, chosen and connected; nothing is opened or loaded yet.
+
+    Args:
+        configuration: what is to be served, and how.
+        on_ready: called once, with the bound port, when a chat request would be answered.
+        say: told what a load is doing that takes long.
 
     Raises:
         calculet_trio.errors.PackageError: no such package or script, or one that must not be served.
@@ -74,6 +88,8 @@ def wire(configuration: Configuration, *, on_ready: Callable[[int], None]) -> Da
         )
     runtime, source = make(configuration, served, policy)
     order = checked_order(service, source.shape)
+    if service.device.runtime in _PROVABLE:
+        source = attrs.evolve(source, prove=_prover(configuration, policy, runtime, source, say).prove)
     metrics = ServiceMetrics()
     tenants = _Tenants(configuration)
     return Daemon(
@@ -284,9 +300,42 @@ RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], t
 # ---- what has been shown ------------------------------------------------------------------------------
 
 
+_PROVABLE: Final = frozenset({RuntimeKind.HOST, RuntimeKind.EMULATED, RuntimeKind.CALRT})
+
+
+def _prover(
+    configuration: Configuration, policy: Policy, runtime: Runtime, source: ModelSource, say: Callable[[str], None]
+) -> Prover:
+    """What proves at the start what is asked for: on the CPU itself, or on an emulated board that lets no time pass."""
+    kind = configuration.service.device.runtime
+    is_emulated = kind is RuntimeKind.EMULATED
+
+    @cache
+    def twin(generation: GenerationId) -> Runtime:
+        board, _ = _emulated(configuration, _only(configuration), policy, VirtualPace(lambda: 0.0))
+        board.open()
+        board.configure(generation, source.package)
+        return board
+
+    return Prover(
+        runtime=runtime,
+        trial_runtime=twin if is_emulated else lambda _generation: runtime,
+        kind=kind,
+        policy=policy,
+        source=source,
+        agreement=EXACT if is_emulated else agreement_of(source.package),
+        store=evidence_store(configuration),
+        say=say,
+    )
+
+
 def evidence_store(configuration: Configuration) -> EvidenceStore:
     """Where the records of conformance runs are kept."""
-    return EvidenceStore(state_directory(configuration) / "evidence")
+    return EvidenceStore(
+        state_directory(configuration) / "evidence",
+        trust=partial(trust_of, configuration),
+        key=partial(SigningKey.local, paths.keys()),
+    )
 
 
 def _recorded(configuration: Configuration, identity: Path, device: DeviceInfo) -> Evidence:
@@ -341,10 +390,7 @@ def wire_subject(configuration: Configuration, *, in_real_time: bool = False) ->
         runtime: Runtime = FaultyRuntime(board, faults, pace)
     elif kind in (RuntimeKind.HOST, RuntimeKind.CALRT):
         runtime, source = RUNTIMES[kind](configuration, served, policy)
-        golden = Manifest.load(source.package).golden
-        if golden is None:
-            raise PackageError(f"{source.package} has no golden recording", hint="build or pull the package again")
-        agreement = Agreement(golden.logit_tolerance, golden.decisive_gap)
+        agreement = agreement_of(source.package)
         # On the CPU a run that is over its time is stopped, and is over; on a board nobody knows what is.
         faults = FaultControl(frozenset({FaultKind.TIMEOUT})) if kind is RuntimeKind.HOST else NOTHING
     else:

@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from calculet_trio.conformance.run_record import EMULATED
+
 SCHEMA = "calculet-gate/v1"
 
 
@@ -81,7 +83,7 @@ class GateReport:
 
     @property
     def is_emulated(self) -> bool:
-        return self.board_kind == "emulated"
+        return self.board_kind in EMULATED
 
     def as_object(self) -> dict[str, Any]:
         """For ``--json``."""

@@ -8,6 +8,7 @@ Source: SPEC section 12.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,9 +22,12 @@ from calculet_trio.core.evidence import Combination, EvidenceRecord
 from calculet_trio.errors import PackageError
 from calculet_trio.packages import manifest_json
 from calculet_trio.packages.manifest_json import Pattern
+from calculet_trio.packages.signing import PublicKey, Signature, SignatureRefused, SigningKey, signer_of
+from calculet_trio.packages.trust import Trust
 from calculet_trio.runtimes.port import DeviceInfo
 
 SCHEMA: Final = "calculet-evidence/v1"
+PAYLOAD_TYPE: Final = "application/vnd.calculet.evidence.v1+json"
 EMULATED: Final = ("emulated", "calrt-emulator")
 """Kinds of boards that are none."""
 
@@ -49,6 +53,7 @@ class RunRecord:
         short: whether the long cases were left out.
         results: of the cases that were tried.
         schema: `SCHEMA`.
+        signature: of everything else; None while nobody has signed.
     """
 
     record_id: RecordId
@@ -60,6 +65,7 @@ class RunRecord:
     short: bool
     results: tuple[Result, ...]
     schema: str = SCHEMA
+    signature: Signature | None = attrs.field(default=None, eq=False)  # who says it is no part of what is said
 
     @classmethod
     def begin(cls, combination: Combination, device: DeviceInfo, *, model: str, short: bool) -> RunRecord:
@@ -96,6 +102,26 @@ class RunRecord:
         """Write it, whole or not at all; raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         manifest_json.write(manifest_json.unstructure(self), path)
+
+    def signed(self, key: SigningKey) -> RunRecord:
+        """It, with the key's signature under it."""
+        return attrs.evolve(self, signature=key.sign(self._payload(), kind=PAYLOAD_TYPE))
+
+    def signer(self, trust: Trust) -> PublicKey:
+        """The key that signed it, which must be trusted for its kind of board.
+
+        Raises:
+            calculet_trio.packages.signing.SignatureRefused: nobody has, or nobody whose word counts for that.
+        """
+        if self.signature is None:
+            raise SignatureRefused("it is not signed")
+        trusted = trust.keys_for(self.combination.board_kind)
+        return signer_of(self._payload(), self.signature, kind=PAYLOAD_TYPE, trusted=trusted)
+
+    def _payload(self) -> bytes:
+        """What is signed: all but the signature, in one spelling."""
+        content = manifest_json.unstructure(attrs.evolve(self, signature=None))
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
     @property
     def is_emulated(self) -> bool:

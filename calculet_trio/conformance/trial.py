@@ -161,7 +161,14 @@ class Trial:
         """
         daemon = Daemon(
             runtime=spoil(self._kept),
-            source=attrs.evolve(self._source, verify=lambda: None, open_text=self._kept_text, evidence=lambda _: None),
+            source=ModelSource(
+                alias=self._source.alias,
+                package=self._source.package,
+                verify=lambda: None,
+                open_text=self._kept_text,
+                meta=self._source.meta,
+                shape=self._source.shape,
+            ),
             policy=policy,
             metrics=ServiceMetrics() if metrics is None else metrics,
             serve_http=_nowhere,

@@ -57,6 +57,9 @@ CHUNKED_PREFILL_CONDITIONS: Final = (
 )
 """All five of S §6: runtime support, equal KV, clear positions, the boundaries 15/16/17 …, golden and speed."""
 
+BATCH_CONDITIONS: Final = ("lanes_1_to_b", "inactive_lane_writes_no_kv", "mixed_lengths")
+"""Each lane is by itself, whoever else takes part."""
+
 _BASELINE: Final = Capability("append", Level.C0, (), "")
 
 CAPABILITIES: Final[dict[str, Capability]] = {
@@ -87,8 +90,8 @@ def batch_capability(compiled_batch: int) -> Capability:
     """``batch:B``: decoding B lanes in one job. B=1 is the baseline."""
     if compiled_batch == 1:
         return Capability("batch:1", Level.C0, (), "")
-    conditions = ("lanes_1_to_b", "inactive_lane_writes_no_kv", "mixed_lengths")
-    return Capability(f"batch:{compiled_batch}", Level.C3, conditions, f"a B={compiled_batch} package and milestone M3")
+    missing = f"a B={compiled_batch} package and milestone M3"
+    return Capability(f"batch:{compiled_batch}", Level.C3, BATCH_CONDITIONS, missing)
 
 
 @attrs.frozen

@@ -8,11 +8,11 @@ from __future__ import annotations
 import attrs
 
 from calculet_trio.core.decode import DecodeScheduler
-from calculet_trio.core.evidence import Evidence
+from calculet_trio.core.evidence import Evidence, batch_capability
 from calculet_trio.core.generation import GenerationState, ModelGeneration
 from calculet_trio.core.jobs import Job, PrefillJob
 from calculet_trio.core.lanes import KvLanes, LaneState
-from calculet_trio.core.policy import Policy
+from calculet_trio.core.policy import BatchPolicy, Policy
 from calculet_trio.core.prefill import PREFILL_KINDS, PrefillScheduler
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.request import Request, RequestState
@@ -41,7 +41,8 @@ class Served:
         generation: whose this is.
         shape: what its model offers.
         policy: the numbers.
-        evidence: what it has been shown to do; without it prompts are not cut into chunks.
+        evidence: what it has been shown to do: prompts are cut, and lanes share a batch, only where that was shown.
+            None where nothing could be on record: prompts are not cut, and every batch of the package is used.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Served:
         self._prefill = PrefillScheduler(
             policy.queues, chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None
         )
-        self._decode = DecodeScheduler(shape, policy.decode, policy.batch, self.rates)
+        self._decode = DecodeScheduler(shape, policy.decode, _shown(policy.batch, shape, evidence), self.rates)
         self._turns = turns_of(policy.queues)
         self._long_quota = LongQuota(policy.queues.long_quota)
 
@@ -138,3 +139,16 @@ class Served:
         states = self.lanes.by_state()
         in_use = states[LaneState.RESERVED] + states[LaneState.ACTIVE] + states[LaneState.UPDATING]
         return in_use - len(self._decode.waiting())
+
+
+def _shown(batch: BatchPolicy, shape: ModelShape, evidence: Evidence | None) -> BatchPolicy:
+    """The profiles that may be used; one of several lanes has to have been shown first."""
+    if evidence is None:
+        return batch
+    held = [profile.compiled_batch for profile in shape.decode]
+    shown = tuple(
+        size
+        for size in held
+        if (batch.profiles is None or size in batch.profiles) and evidence.standing(batch_capability(size)).earned
+    )
+    return attrs.evolve(batch, profiles=shown)

@@ -27,6 +27,7 @@ from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.operations import ModelStatus
 from calculet_trio.shell.prompts import ChatTemplate, PromptDesk
+from calculet_trio.shell.proof import Proof
 from calculet_trio.shell.service import ServedModel
 from calculet_trio.text.tokenizer import Tokenizer
 
@@ -73,6 +74,7 @@ class ModelSource:
         fits: told what is used of the device before anything is put there; raises
             `calculet_trio.errors.PackageError` where the model has no room; None where nobody knows.
         served: told once the model has been proven and is open to requests; blocks a little.
+        prove: what it still has to show, now that it is configured; None where nothing is asked.
     """
 
     alias: str
@@ -84,6 +86,7 @@ class ModelSource:
     evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
     fits: Callable[[MemoryUse], None] | None = None
     served: Callable[[], None] | None = None
+    prove: Callable[[GenerationId, DeviceInfo, Evidence | None], Proof] | None = None
 
 
 @attrs.frozen
@@ -174,6 +177,7 @@ class ModelManager:
                 await self._call(partial(self._runtime.warm_up, generation))
                 golden = await self._call(partial(self._runtime.golden, generation))
                 _check_golden(golden, source)
+                evidence = await self._proved(source, generation, evidence)
         except BaseException:
             if text.template is not None:
                 text.template.close()
@@ -187,6 +191,17 @@ class ModelManager:
     def statuses(self) -> tuple[ModelStatus, ...]:
         """Every alias that was ever to be loaded, and how far it is."""
         return tuple(self._statuses.values())
+
+    async def _proved(
+        self, source: ModelSource, generation: GenerationId, evidence: Evidence | None
+    ) -> Evidence | None:
+        """What the model has been shown to do, once it has shown what it still had to."""
+        if source.prove is None:
+            return evidence
+        proof = source.prove(generation, self._device, evidence)
+        for step in proof.steps():
+            await self._call(step)
+        return await self._runner.run_whole(proof.evidence, self._limiter)
 
     def _publish(
         self,

@@ -20,7 +20,13 @@ import attrs
 import numpy as np
 import trio
 
-from calculet_trio.core.evidence import CHUNKED_PREFILL_CONDITIONS, Combination, Evidence, EvidenceRecord
+from calculet_trio.core.evidence import (
+    BATCH_CONDITIONS,
+    CHUNKED_PREFILL_CONDITIONS,
+    Combination,
+    Evidence,
+    EvidenceRecord,
+)
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.errors import DeviceLost
@@ -328,6 +334,9 @@ def _nothing_earned(_device: DeviceInfo) -> None:
 
 
 def _chunks_earned(device: DeviceInfo) -> Evidence:
-    """A record that the world makes up, so that chunked prefill is tried."""
+    """A record that the world makes up, so that chunked prefill is tried, and batches still are."""
     combination = Combination("emulated", "emulated", device.kind)
-    return Evidence(combination, [EvidenceRecord(combination, frozenset(CHUNKED_PREFILL_CONDITIONS), "made up")])
+    return Evidence(
+        combination,
+        [EvidenceRecord(combination, frozenset((*CHUNKED_PREFILL_CONDITIONS, *BATCH_CONDITIONS)), "made up")],
+    )

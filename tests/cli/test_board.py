@@ -11,9 +11,9 @@ import yaml
 from calculet_trio.cli import board
 from calculet_trio.cli.main import run
 from calculet_trio.conformance.case import Verdict
-from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.packages.calbin_writer import EmulatedShape, write_calbin
 from calculet_trio.packages.manifest import Manifest
+from tests.conformance.stores import store_in
 from tests.emulator import emulator_library
 from tests.packages.tiny_tokenizer import write_tokenizer
 
@@ -142,7 +142,11 @@ def test_conformance_makes_its_own_small_package_and_its_evidence_is_the_emulato
     monkeypatch.setenv("CALCULET_CALRT_LIBRARY", str(emulator_library()))
     said = answer(capsys, "conformance", "run", "--runtime", "calrt", "--short", "--html", home / "page.html")
     assert "PASS (emulated)" in said
-    [record] = EvidenceStore(home / "STATE" / "calculet-trio" / "evidence").found().records
+    [record] = (
+        store_in(home / "STATE" / "calculet-trio" / "evidence", keys=home / "CONFIG" / "calculet-trio" / "keys")
+        .found()
+        .records
+    )
     assert record.combination.board_kind == "calrt-emulator"
     assert "calrt 0.7.6" in record.combination.runtime_version
     passed = record.cases(Verdict.PASS)

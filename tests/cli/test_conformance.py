@@ -15,6 +15,7 @@ from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.suite import CASES
 from calculet_trio.runtimes import emulated
 from calculet_trio.runtimes.port import GoldenResult
+from tests.conformance.stores import store_in
 
 EMULATED = ["conformance", "run", "--runtime", "emulated"]
 
@@ -24,7 +25,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EvidenceStore:
     """This machine's evidence, away from its user's."""
     for kind in ("STATE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
-    return EvidenceStore(tmp_path / "STATE" / "calculet-trio" / "evidence")
+    return store_in(
+        tmp_path / "STATE" / "calculet-trio" / "evidence", keys=tmp_path / "CONFIG" / "calculet-trio" / "keys"
+    )
 
 
 @pytest.fixture

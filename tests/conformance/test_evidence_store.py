@@ -8,12 +8,15 @@ import attrs
 import pytest
 
 from calculet_trio.conformance.case import Result, Verdict
-from calculet_trio.conformance.evidence_store import KEPT_PER_COMBINATION, EvidenceStore
+from calculet_trio.conformance.evidence_store import KEPT_PER_COMBINATION
 from calculet_trio.conformance.run_record import RunRecord, combination_of
 from calculet_trio.core.evidence import CAPABILITIES, CHUNKED_PREFILL_CONDITIONS
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.errors import Unavailable
+from calculet_trio.packages.signing import SigningKey
+from calculet_trio.packages.trust import Trust
 from calculet_trio.runtimes.port import DeviceInfo
+from tests.conformance.stores import store_in
 
 DEVICE = DeviceInfo("cpu", "a processor", (EngineId.PING,), {"onnxruntime": "1.32.0"})
 PACKAGE = "ab" * 32
@@ -41,7 +44,7 @@ def may_chunk(store, combination=HERE):
 
 
 def test_a_kept_record_is_read_again_as_it_was(tmp_path):
-    store = EvidenceStore(tmp_path / "state" / "evidence")
+    store = store_in(tmp_path / "state" / "evidence")
     assert store.found().records == ()
     store.keep(record())
     assert store.found() == type(store.found())((record(),), ())
@@ -52,7 +55,7 @@ def test_a_kept_record_is_read_again_as_it_was(tmp_path):
 
 @pytest.mark.parametrize("missing", CHUNKED_PREFILL_CONDITIONS)
 def test_all_five_conditions_are_needed(tmp_path, missing):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     store.keep(record(passed=[name for name in CHUNKED_PREFILL_CONDITIONS if name != missing]))
     assert not may_chunk(store)
     assert missing in store.found().evidence(HERE).standing(CAPABILITIES["incremental_prefill"]).missing
@@ -67,7 +70,7 @@ def test_all_five_conditions_are_needed(tmp_path, missing):
     ],
 )
 def test_it_counts_for_its_own_package_runtime_and_board_only(tmp_path, other):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     store.keep(record(combination=other))
     assert may_chunk(store, other)
     assert not may_chunk(store)
@@ -79,7 +82,7 @@ def test_every_version_that_the_runtime_reports_is_part_of_the_combination():
 
 
 def test_a_later_failure_takes_back_and_a_later_pass_gives_again(tmp_path):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     store.keep(record(1))
     store.keep(record(2, passed=(), failed=["chunk_boundaries"]))
     assert not may_chunk(store)
@@ -89,14 +92,14 @@ def test_a_later_failure_takes_back_and_a_later_pass_gives_again(tmp_path):
 
 
 def test_a_later_failure_of_something_else_takes_nothing_back(tmp_path):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     store.keep(record(1))
     store.keep(record(2, passed=(), failed=["mixed_lengths"]))
     assert may_chunk(store)
 
 
 def test_the_oldest_of_a_combination_are_forgotten(tmp_path):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     elsewhere = record(0, combination=attrs.evolve(HERE, board_kind="emulated"))
     store.keep(elsewhere)
     for number in range(KEPT_PER_COMBINATION + 3):
@@ -119,7 +122,7 @@ def test_the_oldest_of_a_combination_are_forgotten(tmp_path):
     ],
 )
 def test_a_damaged_record_earns_nothing_and_is_named(tmp_path, change, words):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     path = store.keep(record())
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     found = store.found()
@@ -130,7 +133,7 @@ def test_a_damaged_record_earns_nothing_and_is_named(tmp_path, change, words):
 
 
 def test_garbage_beside_good_records_stops_nobody(tmp_path):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     store.keep(record())
     (tmp_path / "zero.json").write_bytes(b"")
     (tmp_path / "huge.json").write_bytes(b" " * (5 << 20))
@@ -142,14 +145,14 @@ def test_garbage_beside_good_records_stops_nobody(tmp_path):
 def test_a_state_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match="cannot be written"):
-        EvidenceStore(tmp_path / "file" / "evidence").keep(record())
+        store_in(tmp_path / "file" / "evidence", keys=tmp_path / "keys").keep(record())
 
 
 # ---- an interrupted run -------------------------------------------------------------------------------
 
 
 def test_an_interrupted_run_is_found_until_it_is_finished(tmp_path):
-    store = EvidenceStore(tmp_path)
+    store = store_in(tmp_path)
     assert store.interrupted(HERE) is None
     begun = record(passed=["golden"])
     store.remember(begun)
@@ -164,3 +167,52 @@ def test_a_run_begins_under_a_name_that_its_file_may_have():
     begun = RunRecord.begin(HERE, DEVICE, model="m", short=True)
     assert begun.record_id.startswith("cpu-")
     assert (begun.results, begun.short, begun.is_emulated) == ((), True, False)
+
+
+# ---- signatures ---------------------------------------------------------------------------------------
+
+
+def refusal(store):
+    found = store.found()
+    assert found.records == ()
+    [sentence] = found.unreadable
+    return sentence
+
+
+def test_what_nobody_signed_or_somebody_changed_earns_nothing(tmp_path):
+    store = store_in(tmp_path)
+    path = store.keep(record())
+    kept = path.read_text()
+    record().save(path)
+    assert "earns nothing: it is not signed" in refusal(store)
+    changed = json.loads(kept)
+    changed["results"][0]["why"] = "seen by somebody else"
+    path.write_text(json.dumps(changed))
+    assert "signed was something else" in refusal(store)
+    path.write_text(kept)
+    assert may_chunk(store)
+
+
+def test_another_machines_key_counts_only_where_it_is_named(tmp_path):
+    path = store_in(tmp_path, keys=tmp_path / "theirs").keep(record())
+    assert path.exists()
+    mine = store_in(tmp_path, keys=tmp_path / "mine")
+    assert "not trusted for it" in refusal(mine)
+    named = Trust(named=(SigningKey.local(tmp_path / "theirs").public,))
+    mine._trust = lambda: named
+    assert may_chunk(mine)
+
+
+def test_this_machines_key_is_not_enough_for_a_board(tmp_path):
+    store = store_in(tmp_path)
+    board = attrs.evolve(HERE, board_kind="calculet")
+    store.keep(record(combination=board))
+    assert "not trusted for it" in refusal(store)
+
+
+def test_the_cases_whose_latest_verdict_is_fail_are_known(tmp_path):
+    store = store_in(tmp_path)
+    store.keep(record(1, passed=["one"], failed=["two", "three"]))
+    store.keep(record(2, passed=["two"], failed=["four"]))
+    store.keep(record(3, combination=attrs.evolve(HERE, board_kind="emulated"), passed=["three"]))
+    assert store.found().failures(HERE) == {"three", "four"}

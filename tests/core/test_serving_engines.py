@@ -256,3 +256,30 @@ def test_the_snapshot_says_how_much_waits_for_an_engine_and_since_when() -> None
         WorkKind.MEDIUM_PREFILL: (0, None),
         WorkKind.LONG_PREFILL: (1, 102.0),
     }
+
+
+# ---- batches that have to be earned --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("evidence", "wanted", "lanes"),
+    [
+        (None, None, 2),
+        (evidence_of("append"), None, 2),
+        (Evidence(Combination("sha", "0.7.6", "calculet")), None, 1),
+        (evidence_of("append"), (1,), 1),
+    ],
+    ids=["nothing could be on record", "shown", "not shown", "shown, not wanted"],
+)
+def test_lanes_share_a_batch_only_where_that_was_shown(
+    evidence: Evidence | None, wanted: tuple[int, ...] | None, lanes: int
+) -> None:
+    policy = Policy(batch=BatchPolicy(profiles=wanted))
+    world = World(small_shape(4, batches=(1, 4)), policy=policy, evidence=evidence)
+    for _ in range(2):
+        world.allocate(world.ask(max_new_tokens=5))
+    together = []
+    while world.jobs:
+        together.append(len(world.job.lanes))
+        world.finish(world.job.job)
+    assert max(together) == lanes
