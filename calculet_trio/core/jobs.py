@@ -164,7 +164,8 @@ class JobTable:
     """
 
     def __init__(self) -> None:
-        self._records: dict[JobId, JobRecord] = {}
+        self._in_flight: dict[JobId, JobRecord] = {}
+        self._unknown: list[JobRecord] = []
         self._next = 1
 
     def new_id(self) -> JobId:
@@ -174,30 +175,29 @@ class JobTable:
 
     def open(self, job: Job, requests: Sequence[Request], engine: EngineId, now: float) -> JobRecord:
         record = JobRecord(job, requests, engine, submitted_s=now)
-        for other in self._records.values():
-            if other.state is JobState.IN_FLIGHT:
-                other.beside = record.beside = True
-        self._records[job.job] = record
+        for other in self._in_flight.values():
+            other.beside = record.beside = True
+        self._in_flight[job.job] = record
         return record
 
     def in_flight(self, job: JobId) -> JobRecord | None:
         """The record of a job that has not ended yet; None for a stale or unheard-of id."""
-        record = self._records.get(job)
-        return record if record is not None and record.state is JobState.IN_FLIGHT else None
+        return self._in_flight.get(job)
 
     def end(self, record: JobRecord, event: JobEvent) -> None:
-        if record.advance(event) is not JobState.UNKNOWN:
-            del self._records[record.job.job]
+        del self._in_flight[record.job.job]
+        if record.advance(event) is JobState.UNKNOWN:
+            self._unknown.append(record)
 
     @property
     def in_flight_count(self) -> int:
-        return sum(record.state is JobState.IN_FLIGHT for record in self._records.values())
+        return len(self._in_flight)
 
     @property
     def unknown_count(self) -> int:
-        return sum(record.state is JobState.UNKNOWN for record in self._records.values())
+        return len(self._unknown)
 
     def idle_engine(self, engines: Sequence[EngineId]) -> EngineId | None:
         """The first of ``engines`` that has no job, in flight or unknown."""
-        busy = [record.engine for record in self._records.values()]
+        busy = [record.engine for record in (*self._in_flight.values(), *self._unknown)]
         return next((engine for engine in engines if engine not in busy), None)

@@ -64,6 +64,7 @@ class Record:
         self.spans: list[Span] = []
         self.restarts_s: list[float] = []
         self.busy_s: dict[str, float] = {}
+        self.jobs = 0
         self._period_s = 1.0
         self._next_s = 0.0
         self._running: dict[int, tuple[SubmitJob, float]] = {}
@@ -100,6 +101,7 @@ class Record:
         began = self._running.pop(job, None)
         if began is None:
             return
+        self.jobs += 1
         effect, began_s = began
         engine = effect.engine.value
         self.busy_s[engine] = self.busy_s.get(engine, 0.0) + now - began_s

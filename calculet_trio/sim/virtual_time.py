@@ -6,8 +6,9 @@ Source: ARCHITECTURE.md "Time".
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import trio
 from trio.abc import Clock
@@ -57,16 +58,57 @@ class LeapClock(Clock):
 
         **Cancellation**: at once.
         """
+        nap = Nap(self)
+        nap.end_at(moment_s)
+        await nap.sleep()
+
+    def wake_at(self, moment_s: float, task: trio.lowlevel.Task) -> int:
+        """Reschedule a parked task then; the number calls it off."""
         self._number += 1
-        number = self._number
-        self._asleep.add(number)
-        heappush(self._sleepers, (moment_s, number, trio.lowlevel.current_task()))
+        self._asleep.add(self._number)
+        heappush(self._sleepers, (moment_s, self._number, task))
+        return self._number
 
-        def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
-            self._asleep.remove(number)
-            return trio.lowlevel.Abort.SUCCEEDED
+    def call_off(self, number: int) -> None:
+        """The task of that number is woken in another way."""
+        self._asleep.discard(number)
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+
+class Nap:
+    """A sleep whose end somebody else says, before it begins or while it lasts; for one task, again and again.
+
+    Args:
+        clock: of this world.
+    """
+
+    def __init__(self, clock: LeapClock) -> None:
+        self._clock = clock
+        self._end_s: float | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._number = 0
+
+    def end_at(self, moment_s: float) -> None:
+        """Say when; it is said once for each sleep."""
+        self._end_s = moment_s
+        if self._task is not None:
+            self._number = self._clock.wake_at(moment_s, self._task)
+
+    async def sleep(self) -> None:
+        """Sleep until the moment that was said, or is.
+
+        **Cancellation**: at once.
+        """
+        self._task = trio.lowlevel.current_task()
+        if self._end_s is not None:
+            self._number = self._clock.wake_at(self._end_s, self._task)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        finally:
+            self._end_s = self._task = None
+
+    def _abort(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+        self._clock.call_off(self._number)
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class VirtualRunner:
@@ -104,25 +146,46 @@ class VirtualRunner:
 
     def line(self) -> Line:
         """See `calculet_trio.shell.blocking.BlockingRunner.line`."""
-        return _VirtualLine(self)
+        return _VirtualLine(self._pace, self._clock)
 
 
 class _VirtualLine:
-    """Calls in place, each followed by the sleep that it owes."""
+    """Calls in place, in the moment in which they are put; each answer is handed on when its time has passed."""
 
-    def __init__(self, runner: VirtualRunner) -> None:
-        self._runner = runner
-        self._send, self._receive = trio.open_memory_channel[Callable[[], Any]](1)
+    def __init__(self, pace: VirtualPace, clock: LeapClock) -> None:
+        self._pace = pace
+        self._nap = Nap(clock)
+        self._answer: Callable[[], Any] | None = None
         self._is_closed = False
 
     def put(self, call: Callable[[], Any]) -> None:
-        if not self._is_closed:
-            self._send.send_nowait(call)
+        if self._is_closed:
+            return
+        assert self._answer is None, "one call at a time"
+        self._answer = _answered(call)
+        self._nap.end_at(self._pace.take_debt())
 
     def close(self) -> None:
         self._is_closed = True
-        self._send.close()
+        if self._answer is None:
+            self._nap.end_at(0.0)
 
     async def run(self, deliver: Callable[[Any], None]) -> None:
-        async for call in self._receive:
-            deliver(await self._runner.run_now(call))
+        while self._answer is not None or not self._is_closed:
+            await self._nap.sleep()
+            answer, self._answer = self._answer, None
+            if answer is not None:
+                deliver(answer())
+
+
+def _answered(call: Callable[[], T]) -> Callable[[], T]:
+    """Make the call now; whoever asks for its answer gets it, or what it raised."""
+    try:
+        answer = call()
+    except Exception as error:  # noqa: BLE001 - it is raised where the answer is asked for
+        return partial(_raise, error)
+    return lambda: answer
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
