@@ -13,6 +13,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from calculet_trio.api.auth import authorize
+from calculet_trio.api.board import BoardRoutes
 from calculet_trio.api.cors import CrossOrigin
 from calculet_trio.api.envelope import ServiceConnection, ServiceRequest, current
 from calculet_trio.api.errors import http_error, is_defect, plain
@@ -52,6 +53,7 @@ def create_app(
     app.url_map.merge_slashes = False
     app.register_blueprint(OpenAIRoutes(service, settings).blueprint())
     app.register_blueprint(LlamaRoutes(service, settings, metrics).blueprint())
+    app.register_blueprint(BoardRoutes(service, settings).blueprint())
     app.register_error_handler(Exception, _told)
     _register_envelope(app, CrossOrigin(settings.cors_origins), keys)
     return app

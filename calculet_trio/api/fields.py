@@ -6,10 +6,25 @@ A field that is absent or null has its default. JSON's types are kept apart: ``t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
 
 from calculet_trio.errors import InvalidRequest
+
+_notes: Final[ContextVar[dict[str, dict[str, Any]] | None]] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[dict[str, dict[str, Any]]]:
+    """Within the block, each field that is read is noted by its path, with its JSON Schema; for the description."""
+    notes: dict[str, dict[str, Any]] = {}
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
 
 
 def type_name(value: object) -> str:
@@ -52,13 +67,24 @@ class Fields:
 
     def raw(self, name: str) -> Any:
         """The value as it came, None if absent."""
+        notes = _notes.get()
+        if notes is not None:
+            notes.setdefault(self.param(name), {})
         return self._members.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the field is there at all, null included."""
         return name in self._members
 
+    def _note(self, name: str, kind: str, **more: Any) -> None:
+        """A null is always taken, and means the default; what is also read `raw` may be of other types."""
+        notes = _notes.get()
+        if notes is not None:
+            schema = {"type": [kind, "null"], **{k: v for k, v in more.items() if v is not None}}
+            notes.setdefault(self.param(name), schema)
+
     def boolean(self, name: str, default: bool = False) -> bool:
+        self._note(name, "boolean", default=default)
         value = self._members.get(name)
         if value is None:
             return default
@@ -68,6 +94,7 @@ class Fields:
 
     def integer(self, name: str, *, minimum: int, maximum: int | None = None) -> int | None:
         """An integer in ``[minimum, maximum]``; None if absent."""
+        self._note(name, "integer", minimum=minimum, maximum=maximum)
         value = self._members.get(name)
         if value is None:
             return None
@@ -80,6 +107,8 @@ class Fields:
 
     def number(self, name: str, default: float, *, minimum: float, maximum: float, above: bool = False) -> float:
         """A number in ``[minimum, maximum]``, or in ``(minimum, maximum]`` where ``above``."""
+        least = {"exclusiveMinimum" if above else "minimum": minimum}
+        self._note(name, "number", default=default, maximum=maximum, **least)
         value = self._members.get(name)
         if value is None:
             return default
@@ -92,6 +121,7 @@ class Fields:
         return float(value)
 
     def string(self, name: str) -> str | None:
+        self._note(name, "string")
         value = self._members.get(name)
         if value is not None and not isinstance(value, str):
             raise self.refuse(name, f"must be a string, not {type_name(value)}")
@@ -99,6 +129,7 @@ class Fields:
 
     def array(self, name: str, *, maximum: int) -> list[Any] | None:
         """An array of ``maximum`` entries at most; None if absent."""
+        self._note(name, "array", maxItems=maximum)
         value = self._members.get(name)
         if value is None:
             return None
@@ -110,6 +141,7 @@ class Fields:
 
     def object(self, name: str, *, maximum: int) -> dict[str, Any] | None:
         """An object of ``maximum`` members at most; None if absent."""
+        self._note(name, "object", maxProperties=maximum)
         value = self._members.get(name)
         if value is None:
             return None

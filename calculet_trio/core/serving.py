@@ -38,6 +38,7 @@ from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import RequestEvent, RequestState
 from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
+from calculet_trio.core.slots import Slot, slots_of
 from calculet_trio.core.snapshot import CoreSnapshot, EngineMode, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
@@ -131,6 +132,10 @@ class ServingCore:
             engine_mode=EngineMode(self._pair.mode, self._pair.doubt),
             status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
         )
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every lane and what is in it; no prompts."""
+        return slots_of(self._served.values(), self._registry)
 
     def prompts(self) -> dict[RequestId, Sequence[int]]:
         """What the live requests asked, as token ids; for an operator who asks for it in so many words."""

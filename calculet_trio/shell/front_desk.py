@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.events import Arrived, Event, Offered
+from calculet_trio.core.slots import Slot
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import ModelNotFound, ServiceUnavailable
 from calculet_trio.shell.dispatcher import CompletionDispatcher
@@ -35,6 +37,8 @@ class FrontDesk:
         aliases: the names that are, or are being made, servable.
         overdue: what should have ended by now, or None; asked by every look at the health.
         notes: what an operator should know though chat works.
+        slots: the core's lanes, at once.
+        device: the device's last reading.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class FrontDesk:
         aliases: tuple[str, ...],
         overdue: Callable[[], str | None],
         notes: Callable[[], tuple[str, ...]],
+        slots: Callable[[], tuple[Slot, ...]],
+        device: Callable[[], DeviceReading | None],
     ) -> None:
         self._post = post
         self._snapshot = snapshot
@@ -55,6 +61,8 @@ class FrontDesk:
         self._aliases = aliases
         self._overdue = overdue
         self._notes = notes
+        self.slots = slots
+        self.device = device
         self._models: dict[str, tuple[ServedModel, PromptDesk]] = {}
 
     def publish(self, model: ServedModel, prompts: PromptDesk) -> None:

@@ -207,6 +207,8 @@ class _House:
             aliases=(daemon.source.alias,),
             overdue=self._overdue,
             notes=lambda: daemon.history.notes,
+            slots=core.slots,
+            device=lambda: self._device_watch.reading,
         )
         self._models = ModelManager(
             daemon.runtime,

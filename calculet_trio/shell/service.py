@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 import attrs
 
+from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import FinishReason
+from calculet_trio.core.slots import Slot
 from calculet_trio.text.params import Output, Prompt, ReplyParams
 
 
@@ -135,6 +137,12 @@ class Service(Protocol):
 
     def models(self) -> tuple[ServedModel, ...]:
         """The aliases that are Ready."""
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every KV lane and what is in it, whosever it is."""
+
+    def device(self) -> DeviceReading | None:
+        """The device, as it last told of itself; None while it was not asked."""
 
     def open(self, request: InferenceRequest) -> AbstractAsyncContextManager[RequestHandle]:
         """Entering waits until the request is admitted.

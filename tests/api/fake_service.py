@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import FinishReason
+from calculet_trio.core.slots import Slot
 from calculet_trio.errors import CalculetError
 from calculet_trio.shell.service import Ending, Health, InferenceRequest, ServedModel, Timings
 from calculet_trio.text.params import Output, Prompt, TokenLogprob, TopLogprob
@@ -84,6 +86,8 @@ class FakeService:
         self.refusal: CalculetError | None = None
         self.admission: trio.Event | None = None
         self.status = Health("ok")
+        self.lanes: tuple[Slot, ...] = ()
+        self.reading: DeviceReading | None = None
         self.served: tuple[ServedModel, ...] = (MODEL,)
         self.requests: list[InferenceRequest] = []
         self.active = 0
@@ -95,6 +99,12 @@ class FakeService:
 
     def models(self) -> tuple[ServedModel, ...]:
         return self.served
+
+    def slots(self) -> tuple[Slot, ...]:
+        return self.lanes
+
+    def device(self) -> DeviceReading | None:
+        return self.reading
 
     @asynccontextmanager
     async def open(self, request: InferenceRequest) -> AsyncIterator[FakeHandle]:

@@ -105,6 +105,36 @@ def test_health_needs_no_key_and_metrics_need_an_operators(keyed):
     assert ask(daemon, method="GET", path="/v1/models")[0] == 401
 
 
+def test_slots_and_device_show_a_tenant_its_own_and_an_operator_all():
+    config = configuration()
+    config["tenants"].insert(1, {"name": "other", "key_sha256": key_digest(b"other-key")})
+    script = {**ONE_LANE, "lanes": 2, "replies": [{"tokens": [{"text": "secret", "gate": "g"}]}]}
+    with tempfile.TemporaryDirectory(prefix="ct") as directory:
+        daemon = Daemon(Path(directory), script, config=config)
+        try:
+            asking = threading.Thread(target=ask, args=(daemon, [("x-api-key", ACME)]))
+            asking.start()
+            daemon.control(wait_for={"waiting": 1}, timeout_s=30)
+            seen = {
+                key: json.loads(ask(daemon, [("x-api-key", key)], method="GET", path="/slots")[2])
+                for key in (ACME, b"other-key", OPERATOR)
+            }
+            assert ask(daemon, method="GET", path="/slots")[0] == 401
+            assert [(slot["id"], slot["tenant"]) for slot in seen[ACME]] == [(0, "acme"), (1, None)]
+            assert [(slot["id"], slot["is_processing"]) for slot in seen[b"other-key"]] == [(1, False)]
+            assert seen[OPERATOR] == seen[ACME]
+            assert "secret" not in str(seen)
+            assert ask(daemon, method="GET", path="/calrt/device")[0] == 401
+            device = json.loads(ask(daemon, [("x-api-key", ACME)], method="GET", path="/calrt/device")[2])
+            assert device["status"] == {"ok": True, "word": "scripted"}
+            assert device["memory_total_bytes"] == 2 * 2048 * 8
+            daemon.control(release="g")
+            asking.join(30)
+            assert daemon.stop() == 0
+        finally:
+            daemon.kill()
+
+
 def test_sighup_changes_limits_at_once_and_a_bad_file_changes_nothing(keyed):
     daemon, file = keyed
 
