@@ -23,14 +23,14 @@ def test_a_lane_shows_its_request_until_it_is_over() -> None:
     assert [slot.state for slot in core.slots()] == [LaneState.FREE] * shape.lanes
     core.handle(ev.Arrived(request, "acme", "m", None), 0.0)
     core.handle(ev.Offered(request, (5, 6, 7), 2), 0.0)
-    core.handle(ev.SequenceAllocated(generation, LaneId(0), request, SequenceId(9)), 0.0)
+    begun = core.handle(ev.SequenceAllocated(generation, LaneId(0), request, SequenceId(9)), 0.0)
+    [job] = [effect.job for effect in begun if isinstance(effect, ef.SubmitJob)]
     first, *others = core.slots()
     assert (first.alias, first.tenant, first.state, first.is_running) == ("m", "acme", LaneState.UPDATING, True)
     assert (first.prompt_tokens, first.generated_tokens, first.committed_tokens, first.reserved_tokens) == (3, 0, 0, 5)
     assert {slot.tenant for slot in others} == {None}
     core.handle(ev.Cancelled(request, ev.CancelReason.CLIENT_GONE), 0.0)
     assert core.slots()[0].tenant == "acme", "its job is not over"
-    [job] = [record.job for record in core._jobs._records.values()]
     effects = core.handle(ev.JobFinished(job.job, generation, ()), 0.0)
     assert any(isinstance(effect, ef.ReleaseSequence) for effect in effects)
     assert core.slots()[0].tenant is None, "the request is over, its lane is being given back"
