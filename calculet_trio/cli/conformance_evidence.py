@@ -14,8 +14,7 @@ import click
 
 from calculet_trio.cli.conformance_view import print_evidence
 from calculet_trio.cli.exit_codes import ExitCode
-from calculet_trio.cli.trusted_store import own_configuration
-from calculet_trio.cli.wiring import evidence_store
+from calculet_trio.cli.trusted_store import evidence_store, own_configuration
 from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.evidence_store import Found
 from calculet_trio.conformance.run_record import EMULATED

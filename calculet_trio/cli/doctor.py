@@ -18,14 +18,14 @@ from calculet_trio.cli.doctor_view import print_report
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.state_files import histories, state_directory
 from calculet_trio.cli.timeouts import timeout_order
-from calculet_trio.cli.trusted_store import trust_of
+from calculet_trio.cli.trusted_store import evidence_store, trust_of
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.examination import examine
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.registry import UnknownCheck, chosen
 from calculet_trio.doctor.report_json import as_object
-from calculet_trio.doctor.surroundings import Surroundings
+from calculet_trio.doctor.surroundings import Shown, Surroundings
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
@@ -116,7 +116,15 @@ def _around(
         timeouts=timeout_order(service.timeouts, _shape_served(configuration, Store(packages))),
         trust=partial(trust_of, configuration),
         histories=histories(state),
+        shown=partial(_shown, configuration),
     )
+
+
+def _shown(configuration: Configuration) -> Shown:
+    """What the records say; raises `calculet_trio.errors.ConfigurationRefused` where a key cannot be read."""
+    found = evidence_store(configuration).found()
+    combinations = dict.fromkeys(record.combination for record in found.records)
+    return Shown(tuple(found.evidence(combination) for combination in combinations), found.unreadable)
 
 
 def _shape_served(configuration: Configuration, store: Store) -> ModelShape | None:

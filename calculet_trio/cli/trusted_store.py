@@ -1,8 +1,13 @@
-"""The store and the keys of this machine, where the configuration says they are."""
+"""The store, the evidence and the keys of this machine, where the configuration says they are."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from calculet_trio.cli import paths
+from calculet_trio.cli.state_files import state_directory
+from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.packages.signing import SigningKey
 from calculet_trio.packages.store import Store
 from calculet_trio.packages.trust import Trust
 from calculet_trio.settings.configuration import Configuration, load
@@ -30,3 +35,12 @@ def trust_of(configuration: Configuration) -> Trust:
         calculet_trio.errors.ConfigurationRefused: a key cannot be read.
     """
     return Trust.load(paths.keys(), map(configuration.path, configuration.service.trusted_keys))
+
+
+def evidence_store(configuration: Configuration) -> EvidenceStore:
+    """Where the records of conformance runs are kept."""
+    return EvidenceStore(
+        state_directory(configuration) / "evidence",
+        trust=partial(trust_of, configuration),
+        key=partial(SigningKey.local, paths.keys()),
+    )

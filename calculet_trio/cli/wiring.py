@@ -17,17 +17,15 @@ import trio
 from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
-from calculet_trio.cli import paths
 from calculet_trio.cli.board import board_runtime
 from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template, open_text
 from calculet_trio.cli.proving import Prover, agreement_of
 from calculet_trio.cli.served_package import ServedPackage
-from calculet_trio.cli.state_files import history_file, state_directory
+from calculet_trio.cli.state_files import history_file
 from calculet_trio.cli.timeouts import checked_order, job_timeout
-from calculet_trio.cli.trusted_store import store_of, trust_of
+from calculet_trio.cli.trusted_store import evidence_store, store_of, trust_of
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
-from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.fault_control import NOTHING, FaultControl
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import Evidence
@@ -39,7 +37,6 @@ from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
-from calculet_trio.packages.signing import SigningKey
 from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
@@ -326,15 +323,6 @@ def _prover(
         agreement=EXACT if is_emulated else agreement_of(source.package),
         store=evidence_store(configuration),
         say=say,
-    )
-
-
-def evidence_store(configuration: Configuration) -> EvidenceStore:
-    """Where the records of conformance runs are kept."""
-    return EvidenceStore(
-        state_directory(configuration) / "evidence",
-        trust=partial(trust_of, configuration),
-        key=partial(SigningKey.local, paths.keys()),
     )
 
 

@@ -9,7 +9,7 @@ from calculet_trio.doctor.board import calrt_library, device_holder, device_node
 from calculet_trio.doctor.check import Check, Group
 from calculet_trio.doctor.configuration import directories, fault_history, listen, settings, timeouts
 from calculet_trio.doctor.host import account, linger, memory
-from calculet_trio.doctor.packages import digests, disk, signatures, store
+from calculet_trio.doctor.packages import digests, disk, evidence, signatures, store
 from calculet_trio.doctor.python import cpu_runtime, interpreter, libraries
 from calculet_trio.doctor.service import health, port
 
@@ -22,6 +22,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     cpu_runtime.CHECK,
     store.CHECK,
     signatures.CHECK,
+    evidence.CHECK,
     digests.CHECK,
     disk.CHECK,
     settings.CHECK,

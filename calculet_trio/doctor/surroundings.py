@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from calculet_trio.core.evidence import Evidence
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.installation import Installation
@@ -28,6 +29,19 @@ def nearest_existing(path: Path) -> Path:
     return next((each for each in (path, *path.parents) if os.access(each, os.F_OK)), Path("/"))
 
 
+@attrs.frozen
+class Shown:
+    """What is on record here.
+
+    Args:
+        by_combination: for each package, runtime and board that was tried.
+        not_believed: a sentence for each record that earns nothing.
+    """
+
+    by_combination: tuple[Evidence, ...] = ()
+    not_believed: tuple[str, ...] = ()
+
+
 @attrs.frozen(kw_only=True)
 class Surroundings:
     """The machine and the service as the checks see them.
@@ -45,6 +59,7 @@ class Surroundings:
         timeouts: its own, for the model that it would serve.
         trust: whose signatures count; raises where a key cannot be read.
         histories: where what is remembered of faults is kept.
+        shown: what conformance runs have shown; raises where a key cannot be read.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
     """
@@ -61,5 +76,6 @@ class Surroundings:
     timeouts: TimeoutOrder
     trust: Callable[[], Trust]
     histories: Path
+    shown: Callable[[], Shown] = Shown
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at

@@ -7,7 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from calculet_trio.cli.wiring import evidence_store, wire, wire_subject
+from calculet_trio.cli.trusted_store import evidence_store
+from calculet_trio.cli.wiring import wire, wire_subject
 from calculet_trio.conformance.agreement import EXACT
 from calculet_trio.conformance.case import Result, Verdict
 from calculet_trio.conformance.run_record import RunRecord, combination_of

@@ -8,10 +8,12 @@ from pathlib import Path
 import attrs
 import pytest
 
+from calculet_trio.core.evidence import BATCH_CONDITIONS, Combination, Evidence, EvidenceRecord
 from calculet_trio.doctor.finding import Mark
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.packages import digests
-from calculet_trio.doctor.surroundings import Surroundings, free_bytes_at, nearest_existing
+from calculet_trio.doctor.surroundings import Shown, Surroundings, free_bytes_at, nearest_existing
+from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.packages import verification
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.package_signature import sign_package
@@ -242,3 +244,21 @@ def test_a_relative_variable_is_told(around: Surroundings) -> None:
     around = attrs.evolve(around, environment=environment)
     assert_found("directories", around, Mark.WARNING, "XDG_DATA_HOME=data")
     assert "XDG_CACHE_HOME" not in found_by("directories", around).seen
+
+
+# ---- evidence -----------------------------------------------------------------------------------------
+
+
+def test_evidence_is_shown_with_its_level_and_what_is_not_believed_is_a_warning(around: Surroundings) -> None:
+    here = Combination("ab" * 32, "onnxruntime 1.32.0", "cpu")
+    batches = Evidence(here, [EvidenceRecord(here, frozenset(BATCH_CONDITIONS), "cpu-1")])
+    shown = attrs.evolve(around, shown=lambda: Shown((batches, Evidence(here))))
+    assert_found("evidence", shown, Mark.OK, "cpu, package abababababab: C0 batches", "nothing beyond the baseline")
+    assert_found("evidence", around, Mark.OK, "nothing has been shown here yet")
+    doubted = attrs.evolve(around, shown=lambda: Shown((batches,), ("x.json earns nothing: it is not signed",)))
+    assert_found("evidence", doubted, Mark.WARNING, "x.json earns nothing: it is not signed")
+
+    def unreadable() -> Shown:
+        raise ConfigurationRefused("the key k cannot be read", hint="chmod 600 k")
+
+    assert_found("evidence", attrs.evolve(around, shown=unreadable), Mark.FAILURE, "the key k cannot be read")
