@@ -107,6 +107,7 @@ def make_calbin_package(
     tokenizer: Path,
     plan: CalbinPlan,
     recording: Path | None,
+    package_version: str,
     report: Report,
 ) -> None:
     """Build ``destination`` from a compiler's artefacts, with its golden, signed by this machine; whole, or nothing.
@@ -120,6 +121,7 @@ def make_calbin_package(
         name: the package's name.
         tokenizer: a Hugging Face tokenizer directory, with ``config.json``.
         plan: which submodel does what.
+        package_version: what the package calls itself.
         recording: a directory with a ``golden.json``; None to record what the model says now.
         report: told of every step.
 
@@ -137,6 +139,7 @@ def make_calbin_package(
         architecture=text.architecture(),
         text=PackageText(vocabulary=text.vocabulary(), special=text.special(), chat_template=text.chat_template()),
         target=target,
+        package_version=package_version,
     )
 
     key = SigningKey.local(paths.keys())

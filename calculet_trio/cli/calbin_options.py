@@ -59,6 +59,7 @@ class CalbinOptions:
             tokenizer=self.tokenizer,
             plan=BY_EXACT_NAMES if self.roles is None else read_plan(self.roles),
             recording=self.golden,
+            package_version=options.package_version,
             report=report,
         )
 

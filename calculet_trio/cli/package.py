@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from collections.abc import Callable
@@ -40,9 +41,23 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 
 def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that builds."""
+    """Decorates a command that builds: it gets these options, and is called with ``options``."""
+
+    @functools.wraps(command)
+    def call(*args: Any, weights: str, lanes: int, max_seq: int, package_version: str, **values: Any) -> Any:
+        # Decode batches are the default ones that fit the lanes, and the lanes themselves.
+        fitting = {batch for batch in DEFAULTS.batches if batch <= lanes}
+        options = BuildOptions(
+            package_version=package_version,
+            weight_form=WeightForm(weights),
+            lanes=lanes,
+            max_seq=max_seq,
+            batches=tuple(sorted(fitting | {lanes})) if lanes > 0 else DEFAULTS.batches,
+        )
+        return command(*args, options=options, **values)
+
     forms = click.Choice([form.value for form in GRAPH_FORMS])
-    options = (
+    choices = (
         click.option(
             "--weights", type=forms, default=DEFAULTS.weight_form.value, show_default=True, help="Weight form."
         ),
@@ -50,17 +65,17 @@ def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--max-seq", type=int, default=DEFAULTS.max_seq, show_default=True, help="Longest context, in tokens."
         ),
+        click.option(
+            "--package-version",
+            default=DEFAULTS.package_version,
+            show_default=True,
+            help="What the package calls itself; an older one does not replace it.",
+        ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _chosen(*, weights: str, lanes: int, max_seq: int) -> BuildOptions:
-    """Decode batches are the default ones that fit the lanes, and the lanes themselves."""
-    fitting = {batch for batch in DEFAULTS.batches if batch <= lanes}
-    batches = tuple(sorted(fitting | {lanes})) if lanes > 0 else DEFAULTS.batches
-    return BuildOptions(weight_form=WeightForm(weights), lanes=lanes, max_seq=max_seq, batches=batches)
+    decorated: Callable[..., Any] = call
+    for choice in reversed(choices):
+        decorated = choice(decorated)
+    return decorated
 
 
 @click.group()
@@ -80,7 +95,7 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 @click.option("--force", is_flag=True, help="Replace a package of that name.")
 @_build_options
 @JSON_OPTION
-def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str, lanes: int, max_seq: int) -> None:
+def pull(source: str, name: str | None, force: bool, as_json: bool, options: BuildOptions) -> None:
     """Fetch SOURCE, build a package of it and put it into the store.
 
     \b
@@ -93,7 +108,6 @@ def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str
     Example:
       calculet-trio package pull smollm2
     """
-    options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
     model = ModelSource.parse(source)
     name = require_name(name) if name else model.name
     configuration = own_configuration()
@@ -103,6 +117,7 @@ def pull(source: str, name: str | None, force: bool, as_json: bool, weights: str
         same = name in store.names() and not force and _is_same(store, name, gguf, options)
         made = not (same and _is_acceptable(store, name, trust))
         if made:
+            store.histories.require_no_step_back(name, options.package_version)  # before minutes of building
             with store.staging() as scratch:
                 make_package(gguf, scratch / name, name=name, options=options, report=display.report)
                 store.install(scratch / name, replace=force or same)
@@ -148,9 +163,7 @@ def build(
     output: Path,
     name: str | None,
     as_json: bool,
-    weights: str,
-    lanes: int,
-    max_seq: int,
+    options: BuildOptions,
     calbin: CalbinOptions,
 ) -> None:
     """Build a package outside the store: of the GGUF file SOURCE, or of what a board's compiler has made.
@@ -162,7 +175,6 @@ def build(
       calculet-trio package build -o qwen3-board --calbin q.0.calbin q.1.calbin --tokenizer Qwen3-30B-A3B --roles r.yaml
       calculet-trio package build -o small --emulated-calbin --lanes 4 --max-seq 256
     """
-    options = _chosen(weights=weights, lanes=lanes, max_seq=max_seq)
     if output.exists():
         raise PackageError(f"{output} exists already", hint="remove it, or choose another --output")
     if calbin.is_asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import attrs
+from packaging.version import InvalidVersion, Version
 
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.packages.manifest_parts import WeightForm
@@ -43,6 +44,7 @@ class BuildOptions:
         fits = bool(self.batches) and len(set(self.batches)) == len(self.batches)
         fits = fits and all(1 <= batch <= self.lanes for batch in self.batches)
         _require("batches", self.batches, fits, f"different numbers from 1 to lanes ({self.lanes})")
+        _require("package_version", self.package_version, _can_be_ordered(self.package_version), "as 1.2 or 2.0rc1")
         reaches_all = 1 in self.batches or self.lanes in self.batches
         _require("batches", self.batches, reaches_all, f"1 or lanes ({self.lanes}) among them")
 
@@ -54,6 +56,13 @@ class Progress:
     step: str
     done: int
     total: int
+
+
+def _can_be_ordered(version: str) -> bool:
+    try:
+        return bool(Version(version))
+    except InvalidVersion:
+        return False
 
 
 def _require(name: str, value: object, holds: bool, allowed: str) -> None:

@@ -79,6 +79,7 @@ class Artefacts:
         architecture: the network's numbers.
         text: its text side.
         target: the kind of device that it is for.
+        package_version: what the package calls itself.
     """
 
     shards: tuple[Path, ...]
@@ -87,6 +88,7 @@ class Artefacts:
     architecture: Architecture
     text: PackageText
     target: str
+    package_version: str = "1"
 
 
 def build_calbin_package(
@@ -210,7 +212,7 @@ def _manifest(artefacts: Artefacts, name: str, records: dict[str, FileRecord]) -
     return Manifest(
         schema=SCHEMA,
         name=name,
-        package_version="1",
+        package_version=artefacts.package_version,
         target=artefacts.target,
         source=Source(
             kind="calbin",

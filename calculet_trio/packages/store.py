@@ -19,7 +19,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ import attrs
 from calculet_trio.errors import PackageError, Unavailable
 from calculet_trio.packages.digests import OnBytes, sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from calculet_trio.packages.store_history import Histories, Lineage
+from calculet_trio.packages.store_history import Histories
 from calculet_trio.packages.verification import OnFile, Seal, check_files, ignore_file
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -271,7 +270,7 @@ class Store:
         if os.path.lexists(self.root / name) and self.digest_of(name) != digest and not replace:
             self._seal_path(built).unlink(missing_ok=True)
             raise taken(name)
-        self.histories.change(name, partial(_brought_in, manifest))
+        self.histories.bring_in(name, manifest.package_version)
         target = self._keep(built, digest)
         self._point(name, digest)
         return target
@@ -330,7 +329,7 @@ class Store:
         """
         if directory.parent == self.root / CONTENT:
             manifest = Manifest.load(directory)
-            self.histories.change(manifest.name, partial(_served, manifest, directory.name))
+            self.histories.record_served(manifest.name, manifest.package_version, directory.name)
 
     def roll_back(self, name: str) -> Path:
         """Let ``name`` stand for its last good package again.
@@ -363,21 +362,6 @@ class Store:
         if not (self.root / CONTENT / digest / MANIFEST_FILE).is_file():
             raise PackageError(f"what served as {name!r} before, {digest[:16]}…, is not in the store any more")
         return self.root / CONTENT / digest
-
-
-def _brought_in(manifest: Manifest, before: Lineage | None) -> Lineage:
-    version = manifest.package_version
-    lineage = before or Lineage(newest_version=version)
-    if lineage.is_newer_than(version):
-        raise PackageError(
-            f"the package {manifest.name!r} is version {version}, and {lineage.newest_version} was here",
-            hint="what served before is gone back to by a rollback; anything else needs another name",
-        )
-    return lineage.after_bringing_in(version)
-
-
-def _served(manifest: Manifest, digest: str, before: Lineage | None) -> Lineage:
-    return (before or Lineage(newest_version=manifest.package_version)).after_serving(digest)
 
 
 def _synchronise(directory: Path) -> None:

@@ -83,12 +83,32 @@ class Histories:
             raise PackageError(f"{path}: schema is {found.schema[:80]!r}; this version reads {SCHEMA!r}")
         return found
 
-    def change(self, name: str, change: Callable[[Lineage | None], Lineage]) -> None:
-        """Write down what ``change`` makes of a name's history.
+    def require_no_step_back(self, name: str, version: str) -> None:
+        """Raises PackageError where a newer package has been here under that name."""
+        lineage = self.of(name)
+        if lineage is not None and lineage.is_newer_than(version):
+            raise _older(name, version, lineage)
+
+    def bring_in(self, name: str, version: str) -> None:
+        """A package of that version is about to stand under the name.
 
         Raises:
-            PackageError: it cannot be read or written; and whatever ``change`` raises.
+            PackageError: a newer one has been here, or the history cannot be read or written.
         """
+
+        def change(before: Lineage | None) -> Lineage:
+            lineage = before or Lineage(newest_version=version)
+            if lineage.is_newer_than(version):
+                raise _older(name, version, lineage)
+            return lineage.after_bringing_in(version)
+
+        self._change(name, change)
+
+    def record_served(self, name: str, version: str, digest: str) -> None:
+        """The package of that digest serves under the name; raises PackageError as `bring_in` does of the history."""
+        self._change(name, lambda before: (before or Lineage(newest_version=version)).after_serving(digest))
+
+    def _change(self, name: str, change: Callable[[Lineage | None], Lineage]) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,3 +127,10 @@ class Histories:
 
     def _path(self, name: str) -> Path:
         return self.root / f"{name}.json"
+
+
+def _older(name: str, version: str, lineage: Lineage) -> PackageError:
+    return PackageError(
+        f"the package {name!r} is version {version}, and {lineage.newest_version} was here",
+        hint="what served before is gone back to by a rollback; else build it with a higher --package-version",
+    )

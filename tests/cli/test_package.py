@@ -109,83 +109,6 @@ def test_verify_says_which_file_is_damaged_and_leaves_with_1(store: Store, capsy
     assert [(each["name"], each["ok"]) for each in verdicts] == [("one", True), ("two", False)]
 
 
-# ---- signing --------------------------------------------------------------------------------------------
-
-
-def test_an_unsigned_package_is_refused_until_it_is_signed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    (install(store, "one") / "model.sig").unlink()
-    assert "one: the package 'one' is not signed" in answer(capsys, "verify", code=1)
-    assert "nobody who is trusted: the package 'one' is not signed" in answer(capsys, "show", "one")
-    assert "one is signed by the key" in answer(capsys, "sign", "one")
-    assert "whole, signed by this machine's key" in answer(capsys, "verify")
-    assert "signed by       this machine's key" in answer(capsys, "show", "one")
-
-
-def test_what_is_damaged_or_contradicts_itself_is_not_signed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = install(store, "one")
-    (directory / "model.sig").unlink()
-    manifest = Manifest.load(directory)
-    attrs.evolve(manifest, kv=attrs.evolve(manifest.kv, bytes_per_token=1)).save(directory)
-    assert "kv.bytes_per_token is 1" in answer(capsys, "sign", "one", code=78)
-    manifest.save(directory)
-    path = directory / "model.onnx"
-    path.write_bytes(bytes(reversed(path.read_bytes())))
-    assert "model.onnx: its sha256 is" in answer(capsys, "sign", "one", code=78)
-    assert not (directory / "model.sig").exists()
-
-
-def test_a_signature_that_is_trusted_is_not_replaced_unasked(
-    store: Store, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install(store, "one")
-    SigningKey.local(home / "vendor")
-    key = home / "vendor" / "local.pem"
-    assert "signed already, by this machine's key" in answer(capsys, "sign", "one", "--key", str(key), code=78)
-    answer(capsys, "sign", "one", "--key", str(key), "--force")
-    assert "which is not trusted for it" in answer(capsys, "verify", code=1)
-    paths.configuration().write_text(
-        "schema: calculet-service/v1\ntrusted_keys: [../../vendor/local.pub.pem]\n", encoding="utf-8"
-    )
-    assert "whole, signed by a trusted key" in answer(capsys, "verify")
-    (home / "vendor" / "local.pub.pem").unlink()
-    assert "local.pub.pem cannot be read" in answer(capsys, "verify", code=78)
-
-
-def test_the_configured_store_is_the_one(store: Store, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    install(Store(home / "other"), "one")
-    paths.configuration().write_text("schema: calculet-service/v1\nstore: ../../other\n", encoding="utf-8")
-    assert store.names() == ()
-    assert "one: whole" in answer(capsys, "verify")
-
-
-# ---- bringing in, and removing ----------------------------------------------------------------------------
-
-
-def test_import_and_gc(store: Store, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key = SigningKey.local(paths.keys())
-    for version in ("1.0", "1.1"):
-        write_package(home / version, "one", version=version)
-        sign_package(home / version, key)
-    assert "one is ready" in answer(capsys, "import", str(home / "1.0"))
-    assert "--force" in answer(capsys, "import", str(home / "1.1"), code=78)
-    answer(capsys, "import", str(home / "1.1"), "--force")
-    assert "1.1 was here" in answer(capsys, "import", str(home / "1.0"), "--force", code=78)
-    assert Manifest.load(store.resolve("one")).package_version == "1.1"
-    assert "would go one" in answer(capsys, "gc", "--dry-run")
-    shown = json.loads(answer(capsys, "gc", "--json"))
-    assert [each["reason"] for each in shown["kept"]] == ["live"]
-    assert [each["name"] for each in shown["removed"]] == ["one"]
-    assert shown["freed_bytes"] > 0
-    assert answer(capsys, "gc").endswith("0 MB freed\n")
-
-
-def test_an_unsigned_package_is_not_imported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_package(home / "one")
-    shown = answer(capsys, "import", str(home / "one"), code=78)
-    assert "the package 'tiny' is not signed" in shown
-    assert "package sign" in shown
-
-
 # ---- making, with a builder that writes tiny files ------------------------------------------------------------
 
 
@@ -206,7 +129,7 @@ def built_with(monkeypatch: pytest.MonkeyPatch) -> list[BuildOptions]:
     ) -> None:
         report(Progress("weights", 1, 2))
         asked.append(options)
-        manifest = write_package(destination, name)
+        manifest = write_package(destination, name, version=options.package_version)
         source = attrs.evolve(manifest.source, sha256=hashlib.sha256(gguf.read_bytes()).hexdigest())
         attrs.evolve(manifest, source=source, weight_form=options.weight_form).save(destination)
         sign_package(destination, SigningKey.local(paths.keys()))
@@ -227,6 +150,18 @@ def test_pull_makes_a_package_of_a_file(
     [options] = built_with
     assert (options.lanes, options.max_seq, options.weight_form.value, options.batches) == (4, 64, "fp32", (1, 4))
     store.check(store.resolve("some-model"), thorough=True)
+
+
+def test_a_step_back_is_refused_before_anything_is_built(
+    store: Store, gguf: Path, built_with: list[BuildOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.histories.bring_in("some-model", "1.2")
+    assert "is version 1.1, and 1.2 was here" in answer(
+        capsys, "pull", str(gguf), *SHAPE, "--package-version", "1.1", code=78
+    )
+    assert built_with == []
+    answer(capsys, "pull", str(gguf), *SHAPE, "--package-version", "1.2")
+    assert [options.package_version for options in built_with] == ["1.2"]
 
 
 def test_pulling_mends_what_would_not_be_served(
@@ -288,6 +223,7 @@ def test_build_writes_where_it_is_told(gguf: Path, tmp_path: Path, capsys: pytes
         (["pull", "{gguf}", "--lanes", "0"], 78, "lanes"),
         (["pull", "{gguf}", "--max-seq", "1000000"], 78, "max_seq"),
         (["pull", "{gguf}", "--weights", "q2"], 2, "'q8z'"),
+        (["pull", "{gguf}", "--package-version", "final"], 78, "package_version is final; allowed: as 1.2"),
         (["build", "{gguf}"], 2, "--output"),
         (["build", "nowhere.gguf", "-o", "x"], 78, "cannot be read"),
     ],
