@@ -50,6 +50,7 @@ STEPS = (
     Step("mypy", ("mypy",), "the types disagree where it says"),
     Step("lint-imports", ("lint-imports", "--no-cache"), "a room imports what it may not know: ARCHITECTURE.md, Rooms"),
     Step("flake8-async", ("flake8", *async_files()), "the rule's name is its page in flake8-async's documentation"),
+    Step("binding", ("python", "tools/binding_tests.py"), "its ctest -R NAME runs one test", shown=True),
     Step("tests/tidy", ("pytest", "-q", "tests/tidy"), "each test's docstring says the rule and why"),
     Step("pytest", (*PYTEST, "--ignore=tests/tidy"), "pytest --last-failed -x shows the first again", shown=True),
 )

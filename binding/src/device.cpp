@@ -14,6 +14,7 @@ constexpr double kMib = 1048576.0;
 // Whether this process has a device open, or had one that never came to rest.
 enum class Slot { kFree, kTaken, kSpoilt };
 std::atomic<Slot> process_slot{Slot::kFree};
+calculet::DeviceLock *kept_lock = nullptr;  // of a process that lost a job: nobody else may take the board yet
 
 // The process's place, given back unless the device was made.
 class Place {
@@ -113,7 +114,7 @@ calculet_code calculet_device::close(std::unique_ptr<calculet_device> device) {
         return CALCULET_OK;
     }
     process_slot = Slot::kSpoilt;
-    static_cast<void>(device->lock_.release());  // kept: the board is not quiet, nobody may take it yet
+    kept_lock = device->lock_.release();
     return calculet::remember(CALCULET_NOT_QUIET, "a job was lost: device and lock are kept until the process ends");
 }
 

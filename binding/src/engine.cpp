@@ -131,6 +131,11 @@ void Engine::run_waiter(std::shared_ptr<Desk> desk) {
     }
 }
 
+void Engine::expect_free() const {
+    const std::lock_guard lock(desk_->mutex);
+    if (!after(desk_->state(), Event::kPrepare)) desk_->refuse();
+}
+
 void Engine::prepare(std::shared_ptr<vendor::Buffers> buffers) {
     const std::lock_guard lock(desk_->mutex);
     desk_->advance(Event::kPrepare);

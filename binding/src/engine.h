@@ -40,7 +40,8 @@ class Engine {
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
-    // Throws ENGINE_LOST, or WRONG_STATE where a job is in flight.
+    // Throw ENGINE_LOST, or WRONG_STATE where a job is in flight.
+    void expect_free() const;
     void prepare(std::shared_ptr<vendor::Buffers> buffers);
 
     // Throws WRONG_STATE if nothing is prepared; what infer throws leaves the engine prepared.

@@ -25,8 +25,8 @@ void calculet_model::check(const Role &role, const calculet_job &job) const {
         require(lane.row < role.batch && !rows.test(lane.row), "lanes.row: out of the batch, or there twice");
         rows.set(lane.row);
         require(lane.tokens != nullptr && lane.token_count >= 1, "lanes.tokens: at least one");
-        require(lane.token_count <= role.row_tokens, "lanes.token_count: more than a row takes");
         require(role.role == CALCULET_PREFILL || lane.token_count == 1, "lanes.token_count: a decode takes one");
+        require(lane.token_count <= role.row_tokens, "lanes.token_count: more than a row takes");
         const auto vocab = static_cast<std::int32_t>(role.vocab_size);
         require(
             std::all_of(
@@ -76,6 +76,7 @@ void calculet_model::prepare(std::uint32_t index, const calculet_job &job) {
     if (job.submodel >= roles_.size())
         throw Failure(CALCULET_INVALID, "submodel: the model has " + std::to_string(roles_.size()) + " roles");
     const Role &role = roles_[job.submodel];
+    engine.expect_free();
     check(role, job);
     auto slot = slots_[std::size_t{index} * roles_.size() + job.submodel];
     engine.prepare({slot, slot->buffers.get()});  // the engine keeps the whole slot
