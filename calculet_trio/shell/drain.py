@@ -12,7 +12,6 @@ Source: SPEC section 9 (S §14); ARCHITECTURE.md "The one shield".
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -77,12 +76,12 @@ async def see_through(
     return Unknown(FaultReason.TIMEOUT)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Out:
-    """The job that is out; ``is_over`` keeps a thread that wakes too late from sampling it."""
+    """The job that is out; ``is_over``, which no thread takes back, keeps one that wakes too late from sampling it."""
 
     job: Job
-    is_over: threading.Event = attrs.field(factory=threading.Event)
+    is_over: bool = False
 
 
 class EngineLine:
@@ -127,7 +126,7 @@ class EngineLine:
         out = self._out = _Out(job)
         self._bound.move(trio.current_time() + timeout_s + overrun_s)
         read_out = partial(self._read_out, job)
-        self._line.put(partial(_submit_and_wait, self._runtime, self._engine, job, timeout_s, read_out, out.is_over))
+        self._line.put(partial(_submit_and_wait, self._runtime, self._engine, timeout_s, read_out, out))
 
     async def run(self) -> None:
         """Be the engine's thread, until cancelled.
@@ -146,7 +145,7 @@ class EngineLine:
         out, self._out = self._out, None
         if out is None:  # it was given up in the moment in which it ended
             return
-        out.is_over.set()
+        out.is_over = True
         self._bound.move(inf)
         self._tell(out.job, outcome)
 
@@ -186,28 +185,27 @@ async def submit_and_drain(
 
     **Cancellation**: drains. It wins at the first checkpoint or not until the job has ended.
     """
-    is_over = threading.Event()
+    out = _Out(job)
     outcome = await see_through(
-        lambda: _submit_and_wait(runtime, engine, job, timeout_s, read_out, is_over),
+        lambda: _submit_and_wait(runtime, engine, timeout_s, read_out, out),
         bound=Bound(timeout_s + overrun_s),
         runner=runner,
         limiter=limiter,
     )
-    is_over.set()
+    out.is_over = True
     return outcome
 
 
 def _submit_and_wait(
     runtime: Runtime,
     engine: EngineId,
-    job: Job,
     timeout_s: float,
     read_out: Callable[[Finished, float], T],
-    is_over: threading.Event,
+    out: _Out,
 ) -> T | NotSubmitted | Unknown:
     submitted_s = time.perf_counter()
     try:
-        taken = runtime.submit(engine, job)
+        taken = runtime.submit(engine, out.job)
         if isinstance(taken, NotSubmitted):
             return taken
         outcome = runtime.wait(engine, taken.ticket, timeout_s)
@@ -217,6 +215,6 @@ def _submit_and_wait(
         return outcome
     if outcome.ticket not in (None, taken.ticket):  # another job's, or one's from before: ours is not accounted for
         return Unknown(FaultReason.WRONG_COMPLETION)
-    if is_over.is_set():  # left behind, it woke too late: its requests have been told
+    if out.is_over:  # left behind, it woke too late: its requests have been told
         return Unknown(FaultReason.TIMEOUT)
     return read_out(outcome, time.perf_counter() - submitted_s)

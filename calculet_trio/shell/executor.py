@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 import trio
@@ -259,7 +259,10 @@ class DeviceExecutor:
 
 
 def _name(engine: EngineId) -> str:
-    return f"engine {engine.value}"
+    return _NAMES[engine]
+
+
+_NAMES: Final = {engine: f"engine {engine.value}" for engine in EngineId}
 
 
 def _as_event(job: Job, outcome: Event | NotSubmitted | Unknown) -> Event:

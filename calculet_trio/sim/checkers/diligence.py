@@ -183,7 +183,8 @@ class DiligenceChecker:
     def _require_fed(self, name: RequestId, request: _Active, *, is_decode: bool) -> None:
         bound = self._decode_bound() if is_decode else self._prefill_bound()
         waited = self._done[is_decode] - request.ready_at[is_decode]
-        require(bound is None or waited <= bound, f"request {name} waited for {waited} jobs; the bound is {bound}")
+        is_fed = bound is None or waited <= bound
+        require(is_fed, "request {} waited for {} jobs; the bound is {}", name, waited, bound)
 
     def _decode_bound(self) -> int | None:
         if self._policy.decode.order is not DecodeOrder.SLACK:

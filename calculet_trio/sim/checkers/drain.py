@@ -49,4 +49,5 @@ class DrainChecker:
         require(not self._is_draining, f"request {effect.request} comes in while the daemon drains")
 
     def _submitted(self, effect: ef.SubmitJob, now: float) -> None:
-        require(now < self._deadline_s, f"job {effect.job.job} is sent to the device after the drain was to be over")
+        is_in_time = now < self._deadline_s
+        require(is_in_time, "job {} is sent to the device after the drain was to be over", effect.job.job)

@@ -183,15 +183,17 @@ class FairnessChecker:
             return
         for (first, second), span in self._spans.items():
             if name in (first, second):
-                self._compare(self._tenants[first], self._tenants[second], span, f"{first} and {second}")
+                self._compare(first, second, span)
 
-    def _compare(self, first: _Tenant, second: _Tenant, span: _Span, who: str) -> None:
+    def _compare(self, one: str, other: str, span: _Span) -> None:
+        first, second = self._tenants[one], self._tenants[other]
         apart = first.served - second.served
         span.least, span.most = min(span.least, apart), max(span.most, apart)
         self.compared += 1
-        bound = (self._lanes + 1) * (first.dearest + second.dearest)
+        gap, bound = span.most - span.least, (self._lanes + 1) * (first.dearest + second.dearest)
         require(
-            span.most - span.least <= bound * (1 + _ROUNDING),
-            f"the tenants {who} have both waited, and were served {span.most - span.least:.0f} weighted tokens "
-            f"differently; the bound is {bound:.0f}",
+            gap <= bound * (1 + _ROUNDING),
+            "the tenants {} and {} have both waited, and were served {:.0f} weighted tokens differently; "
+            "the bound is {:.0f}",
+            *(one, other, gap, bound),
         )

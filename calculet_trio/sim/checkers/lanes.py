@@ -105,11 +105,14 @@ class LaneChecker:
         self._jobs[job.job] = job
         for work in job.lanes:
             lane = self._lane(job.generation, work.lane)
-            require(not lane.is_unknown, f"lane {work.lane} is Unknown and is in job {job.job}")
-            require(lane.job is None, f"lane {work.lane} is in the jobs {lane.job} and {job.job}")
-            require(lane.request == work.request, f"lane {work.lane} is request {lane.request}'s, not {work.request}'s")
-            require(lane.sequence == work.sequence, f"lane {work.lane} holds another sequence than job {job.job} says")
-            require(lane.tokens == work.position, f"lane {work.lane} holds {lane.tokens} tokens, not {work.position}")
+            require(not lane.is_unknown, "lane {} is Unknown and is in job {}", work.lane, job.job)
+            require(lane.job is None, "lane {} is in the jobs {} and {}", work.lane, lane.job, job.job)
+            is_own = lane.request == work.request
+            require(is_own, "lane {} is request {}'s, not {}'s", work.lane, lane.request, work.request)
+            is_there = lane.sequence == work.sequence
+            require(is_there, "lane {} holds another sequence than job {} says", work.lane, job.job)
+            is_whole = lane.tokens == work.position
+            require(is_whole, "lane {} holds {} tokens, not {}", work.lane, lane.tokens, work.position)
             lane.job = job.job
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> None:

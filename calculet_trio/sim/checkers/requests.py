@@ -103,7 +103,9 @@ class RequestChecker:
         self._jobs[effect.job.job] = effect.job
         for work in effect.job.lanes:
             deadline_s = self._alive(work.request).deadline_s
-            require(now < deadline_s, f"request {work.request} expired at {deadline_s:.3f} s and is sent to the device")
+            require(
+                now < deadline_s, "request {} expired at {:.3f} s and is sent to the device", work.request, deadline_s
+            )
 
     def _job_finished(self, event: ev.JobFinished, now: float) -> None:
         is_known = event.job in self._jobs
@@ -120,10 +122,11 @@ class RequestChecker:
     def _delivered(self, effect: ef.Deliver, now: float) -> None:
         entry = self._alive(effect.request)
         sampled = self._credits.pop(effect.request, 0)
-        require(sampled == 1, f"request {effect.request} is given a token that was not sampled for it, or twice")
+        require(sampled == 1, "request {} is given a token that was not sampled for it, or twice", effect.request)
         entry.tokens += 1
         assert entry.granted is not None, "nothing is sampled for a request that was not admitted"
-        require(entry.tokens <= entry.granted, f"request {effect.request} is given more than {entry.granted} tokens")
+        is_granted = entry.tokens <= entry.granted
+        require(is_granted, "request {} is given more than {} tokens", effect.request, entry.granted)
 
     def _ended(self, effect: Ending, now: float) -> None:
         entry = self._alive(effect.request)
@@ -142,7 +145,7 @@ class RequestChecker:
         entry = self._requests.get(request)
         if entry is None:
             raise Violated(f"request {request} was never here")
-        require(not entry.is_over, f"request {request} has ended already")
+        require(not entry.is_over, "request {} has ended already", request)
         return entry
 
 
