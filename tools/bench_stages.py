@@ -26,7 +26,8 @@ from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.observe.logging import configure_logging
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.settings.configuration import load
-from calculet_trio.shell.lifecycle import HttpServer, run
+from calculet_trio.shell.daemon import HttpServer
+from calculet_trio.shell.lifecycle import run
 from calculet_trio.shell.model_manager import ModelText
 from calculet_trio.shell.service import InferenceRequest, RequestHandle, Service
 

@@ -44,8 +44,8 @@ from calculet_trio.settings.configuration import Configuration, Served
 from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.profiles import check_profiles
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
+from calculet_trio.shell.daemon import Daemon, HttpServer
 from calculet_trio.shell.fault_history import FaultHistory
-from calculet_trio.shell.lifecycle import Daemon, HttpServer
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 from calculet_trio.text.byte_tokenizer import ByteTokenizer

@@ -29,7 +29,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.settings.configuration import Configuration
 from calculet_trio.shell.blocking import ThreadRunner
 from calculet_trio.shell.control import DumpSources
-from calculet_trio.shell.lifecycle import AdminServer
+from calculet_trio.shell.daemon import AdminServer
 from calculet_trio.shell.operations import Operations
 
 _log = structlog.get_logger(__name__)

@@ -22,8 +22,9 @@ from calculet_trio.errors import CalculetError, DeviceLost
 from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescription, Runtime
+from calculet_trio.shell.daemon import Daemon, Observer
 from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.lifecycle import Daemon, Observer, run
+from calculet_trio.shell.lifecycle import run
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 

@@ -159,7 +159,7 @@ class AdmissionController:
     def _being_allocated(self, lanes: KvLanes) -> list[Request]:
         """Requests that still count as waiting, but have their lane: they wait for the runtime, not for room."""
         owners = (self._registry.get(request) for request in lanes.being_allocated)
-        return [request for request in owners if request is not None]
+        return [request for request in owners if request is not None and request.is_waiting]
 
     def _spare_lanes(self, lanes: KvLanes) -> int:
         limit = self.policy.max_sequences

@@ -73,6 +73,10 @@ class DecodeScheduler:
         """The device did not take the job: the request has waited longest still."""
         self._ready = {request.id: request, **self._ready}
 
+    def clear(self) -> None:
+        """Nobody waits any more: no lane holds what it did."""
+        self._ready.clear()
+
     def available(self) -> bool:
         """Whether anybody is ready."""
         return any(request.state is RequestState.DECODE_READY for request in self._ready.values())

@@ -145,7 +145,7 @@ class SubmitJob:
 
 @attrs.frozen
 class Quarantined:
-    """A job's fate is unknown, or every lane's content: the engine takes no more work, the process must be replaced."""
+    """A job's fate is unknown: the engine takes no more work until the device has been reset."""
 
     engine: EngineId
     reason: FaultReason
@@ -170,6 +170,26 @@ class PairRestored:
 
 
 @attrs.frozen
+class ResetDevice:
+    """Nothing is out any more: reset the device, configure its models anew, prove them, and tell how that went."""
+
+    reason: FaultReason
+
+
+@attrs.frozen
+class Abandon:
+    """The device is given up: clients have been told, only a new process may use it.
+
+    Args:
+        reason: of the last fault.
+        engine: whose job it met; None if it was no job's.
+    """
+
+    reason: FaultReason
+    engine: EngineId | None = None
+
+
+@attrs.frozen
 class Drained:
     """After `DrainBegan`: no request is left and no job is in flight. Said once."""
 
@@ -188,5 +208,7 @@ Effect = (
     | Quarantined
     | PairDegraded
     | PairRestored
+    | ResetDevice
+    | Abandon
     | Drained
 )

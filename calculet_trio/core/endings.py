@@ -19,6 +19,7 @@ from calculet_trio.core.effects import (
     ReleaseSequence,
 )
 from calculet_trio.core.events import FaultReason
+from calculet_trio.core.faults import is_retryable
 from calculet_trio.core.lanes import KvLane, LaneState
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
@@ -34,8 +35,9 @@ LANES_LOST: Final = Refusal(
     RefusalKind.UNAVAILABLE, "failed", "lanes were lost; what is left cannot hold the request", retry_after_s=10.0
 )
 
-_FINAL: Final = frozenset({FaultReason.BAD_LOGITS})
-"""Reasons for which the same request would fail again."""
+RECOVERING: Final = Refusal(
+    RefusalKind.UNAVAILABLE, "recovering", "the device is being reset after a fault", retry_after_s=5.0
+)
 
 
 def device_failed(reason: FaultReason) -> Refusal:
@@ -65,13 +67,16 @@ class Endings:
         self._leave_queue(request)
         self._registry.move(request, RequestEvent.FINISH)
         self._effects.append(Finish(request.id, reason, truncated_by))
-        self._release(request)
+        if request.lane is None:  # it was to be replayed
+            self._registry.move(request, RequestEvent.RELEASED)
+        else:
+            self._release(request)
 
     def fail(self, request: Request, reason: FaultReason) -> None:
         """It was admitted, and nothing more will come."""
         self._leave_queue(request)
         self._registry.move(request, RequestEvent.FAIL)
-        self._effects.append(Fail(request.id, reason, retryable=reason not in _FINAL))
+        self._effects.append(Fail(request.id, reason, retryable=is_retryable(reason)))
         self._release(request)
 
     def drop(self, request: Request) -> None:
@@ -92,10 +97,11 @@ class Endings:
         """Its deadline has passed; a request whose job is out ends when that has drained, not here."""
         if request.is_waiting:
             self.refuse(request, EXPIRED)
-        elif request.state is RequestState.PREFILL_READY:
-            self.fail(request, FaultReason.DEADLINE_EXCEEDED)
-        elif request.state is RequestState.DECODE_READY:
-            self.finish(request, FinishReason.LENGTH, truncated_by="deadline")
+        elif request.state in (RequestState.PREFILL_READY, RequestState.DECODE_READY):
+            if request.generated:
+                self.finish(request, FinishReason.LENGTH, truncated_by="deadline")
+            else:
+                self.fail(request, FaultReason.DEADLINE_EXCEEDED)
 
     def give_back(self, lane: KvLane, generation: GenerationId) -> None:
         """Ask the runtime to empty a lane that no job holds."""

@@ -27,21 +27,30 @@ class CancelReason(Enum):
 
 
 class FaultReason(Enum):
-    """The closed set of reasons for which work or a request may be lost; metrics label by it."""
+    """The closed set of reasons for which work or a request may be lost; metrics label by it.
+
+    `calculet_trio.core.faults` says what each of them leads to.
+    """
 
     DEVICE_BUSY = "device_busy"
-    TIMEOUT = "timeout"
-    CCU_FAULT = "ccu_fault"
-    DEVICE_LOST = "device_lost"
-    PCIE_ERROR = "pcie_error"
-    UNKNOWN_DMA = "unknown_dma"
+    NO_CAPACITY = "no_capacity"
     OUTPUT_ERROR = "output_error"
+    BAD_LOGITS = "bad_logits"
+    LANE_LOST = "lane_lost"
+    UNCONFIRMED_RELEASE = "unconfirmed_release"
+    CROSS_TALK = "cross_talk"
     WRONG_COMPLETION = "wrong_completion"
     STATUS_ANOMALY = "status_anomaly"
     COUNTER_ANOMALY = "counter_anomaly"
-    BAD_LOGITS = "bad_logits"
+    CCU_FAULT = "ccu_fault"
+    PCIE_ERROR = "pcie_error"
     RUNTIME_ERROR = "runtime_error"
-    NO_CAPACITY = "no_capacity"
+    TIMEOUT = "timeout"
+    UNKNOWN_DMA = "unknown_dma"
+    STUCK_WAIT = "stuck_wait"
+    SLOW_DRAIN = "slow_drain"
+    DEVICE_LOST = "device_lost"
+    GOLDEN_MISMATCH = "golden_mismatch"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     SHUTDOWN = "shutdown"
 
@@ -196,6 +205,17 @@ class JobUnknown:
     reason: FaultReason
 
 
+@attrs.frozen
+class DeviceReset:
+    """How `effects.ResetDevice` went.
+
+    Args:
+        failed: why the device must not be used; None: it is quiet, its models are configured and proven.
+    """
+
+    failed: FaultReason | None = None
+
+
 # ---- generations and the service ---------------------------------------------------------------
 
 
@@ -257,6 +277,7 @@ Event = (
     | JobFailed
     | JobNotSubmitted
     | JobUnknown
+    | DeviceReset
     | GenerationAdvanced
     | PairDoubted
     | PairTrusted

@@ -159,11 +159,15 @@ class JobRecord(Machine[JobState, JobEvent]):
 class JobTable:
     """The jobs in flight, at most one per engine, and those whose fate is unknown.
 
-    Settled and withdrawn jobs leave the table; an Unknown job stays in it for the life of the process,
-    because its buffers and lanes do.
+    Settled and withdrawn jobs leave the table; an Unknown one stays in it until the device has been reset. Its
+    buffers belong to the process for good: they stay counted.
+
+    Attributes:
+        unknown_ever: jobs that ever became Unknown, each with a set of buffers that nobody may use again.
     """
 
     def __init__(self) -> None:
+        self.unknown_ever = 0
         self._in_flight: dict[JobId, JobRecord] = {}
         self._unknown: list[JobRecord] = []
         self._next = 1
@@ -187,7 +191,12 @@ class JobTable:
     def end(self, record: JobRecord, event: JobEvent) -> None:
         del self._in_flight[record.job.job]
         if record.advance(event) is JobState.UNKNOWN:
+            self.unknown_ever += 1
             self._unknown.append(record)
+
+    def forget_unknown(self) -> None:
+        """The device was reset and is quiet: none of them is still at work."""
+        self._unknown.clear()
 
     @property
     def in_flight_count(self) -> int:

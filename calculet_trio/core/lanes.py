@@ -117,6 +117,10 @@ class KvLane(Machine[LaneState, LaneEvent]):
         if confirmed:
             self._empty()
 
+    def reset(self) -> None:
+        self.advance(LaneEvent.RESET)
+        self._empty()
+
 
 class KvLanes:
     """All lanes of one generation.
@@ -189,6 +193,12 @@ class KvLanes:
         for lane in self._lanes:
             if lane.state not in (LaneState.FREE, LaneState.UNKNOWN):
                 lane.lose()
+
+    def reset(self) -> None:
+        """The device was reset: what was Unknown is empty."""
+        for lane in self._lanes:
+            if lane.state is LaneState.UNKNOWN:
+                lane.reset()
 
     def check(self) -> None:
         """Assert the invariants of SPEC section 7 that a single lane's table cannot hold by itself."""

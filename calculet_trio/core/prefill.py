@@ -49,6 +49,11 @@ class PrefillScheduler:
         """Its job was not taken, or was only a chunk: the request keeps its place at the front."""
         self._queues[self.class_of(self._next_tokens(request))].appendleft(request)
 
+    def clear(self) -> None:
+        """Nobody waits any more: no lane holds what it did."""
+        for queue in self._queues.values():
+            queue.clear()
+
     def available(self) -> list[WorkKind]:
         """The classes in which a request waits; those that ended meanwhile are let go."""
         for queue in self._queues.values():
@@ -73,13 +78,13 @@ class PrefillScheduler:
             sequence=lane.sequence,
             lane=lane.id,
             index=0,
-            tokens=request.prompt[begin:end],
+            tokens=request.known_tokens[begin:end],
             position=begin,
         )
-        return PrefillJob(job, request.generation, profile, work, samples=end == len(request.prompt)), request
+        return PrefillJob(job, request.generation, profile, work, samples=end == request.known_count), request
 
     def _next_tokens(self, request: Request) -> int:
-        left = len(request.prompt) - request.prefilled_tokens
+        left = request.known_count - request.prefilled_tokens
         return left if self._chunk_tokens is None else min(left, self._chunk_tokens)
 
 

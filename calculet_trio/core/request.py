@@ -37,6 +37,7 @@ class RequestEvent(Symbol):
     WITHDRAW = "withdraw"
     COMMIT = "commit"
     CHUNK = "chunk"
+    REPLAY = "replay"
     FINISH = "finish"
     RELEASED = "released"
     CANCEL = "cancel"
@@ -46,6 +47,7 @@ class RequestEvent(Symbol):
 
 _S, _E = RequestState, RequestEvent
 
+# REPLAY: its KV is gone, and all its tokens are to be prefilled again.
 # CANCEL stands in a running state's row for the moment at which its job has drained: while the job is with
 # the device a cancellation only sets `Request.give_up`.
 REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
@@ -70,6 +72,8 @@ REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
         },
         _S.PREFILL_READY: {
             _E.SUBMIT: _S.PREFILL_RUNNING,
+            _E.REPLAY: _S.PREFILL_READY,
+            _E.FINISH: _S.FINISHING,
             _E.FAIL: _S.FAILED,
             _E.CANCEL: _S.CANCELLED,
         },
@@ -77,12 +81,14 @@ REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
             _E.COMMIT: _S.DECODE_READY,
             _E.CHUNK: _S.PREFILL_READY,
             _E.WITHDRAW: _S.PREFILL_READY,
+            _E.REPLAY: _S.PREFILL_READY,
             _E.FINISH: _S.FINISHING,
             _E.FAIL: _S.FAILED,
             _E.CANCEL: _S.CANCELLED,
         },
         _S.DECODE_READY: {
             _E.SUBMIT: _S.DECODE_RUNNING,
+            _E.REPLAY: _S.PREFILL_READY,
             _E.FINISH: _S.FINISHING,
             _E.FAIL: _S.FAILED,
             _E.CANCEL: _S.CANCELLED,
@@ -90,6 +96,7 @@ REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
         _S.DECODE_RUNNING: {
             _E.COMMIT: _S.DECODE_READY,
             _E.WITHDRAW: _S.DECODE_READY,
+            _E.REPLAY: _S.PREFILL_READY,
             _E.FINISH: _S.FINISHING,
             _E.FAIL: _S.FAILED,
             _E.CANCEL: _S.CANCELLED,
@@ -121,7 +128,7 @@ class Request(Machine[RequestState, RequestEvent]):
         expected_wait_s: the forecast when it was offered; None where nothing was measured yet.
         turn: its next token's place among the tenants' tokens (`calculet_trio.core.decode`).
         ready_s: monotonic; since when it has waited for an engine.
-        prefilled_tokens: of the prompt, committed to KV.
+        prefilled_tokens: of `known_tokens`, committed to KV by prefills.
         kv_pool: the profiles' pool that its KV went to; None before its first decode job.
     """
 
@@ -183,6 +190,15 @@ class Request(Machine[RequestState, RequestEvent]):
         self.turn = 0.0
 
     @property
+    def known_tokens(self) -> Sequence[int]:
+        """What a prefill writes: the prompt; in a replay also what was sampled since."""
+        return (*self.prompt, *self.generated) if self.generated else self.prompt
+
+    @property
+    def known_count(self) -> int:
+        return len(self.prompt) + len(self.generated)
+
+    @property
     def tokens_at_most(self) -> int:
         """Tokens of KV to reserve: the prompt and the whole reply it was granted."""
         return len(self.prompt) + self.max_new_tokens
@@ -193,8 +209,8 @@ class Request(Machine[RequestState, RequestEvent]):
         return self.weight > 0.0
 
     def used_tokens(self, decode_cost_weight: float) -> float:
-        """What it has really cost so far, in the tokens of ``cost``."""
-        return self.prefilled_tokens + decode_cost_weight * len(self.generated)
+        """What it has really cost so far, in the tokens of ``cost``; what is replayed costs its tenant nothing."""
+        return min(self.prefilled_tokens, len(self.prompt)) + decode_cost_weight * len(self.generated)
 
     @property
     def is_running(self) -> bool:

@@ -89,6 +89,12 @@ class Served:
         else:
             self._decode.put_back(request)
 
+    def lose_all(self) -> None:
+        """The device is about to be reset: what lanes hold is lost, and nothing waits for an engine."""
+        self.lanes.lose_all()
+        self._prefill.clear()
+        self._decode.clear()
+
     def plan(self, job: JobId, now: float) -> tuple[Job, list[Request]] | None:
         """The next job of this generation and the requests in it; None if nothing is to be sent now."""
         available = self._prefill.available()

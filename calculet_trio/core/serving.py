@@ -17,24 +17,18 @@ from calculet_trio.core.admission import AdmissionController
 from calculet_trio.core.backoff import Backoff
 from calculet_trio.core.deadlines import Deadlines
 from calculet_trio.core.degradation import EnginePair
-from calculet_trio.core.effects import (
-    Admit,
-    AllocateSequence,
-    Drained,
-    Effect,
-    Place,
-    Refusal,
-    Refuse,
-    SubmitJob,
-)
-from calculet_trio.core.endings import DRAINING, LANES_LOST, LOADING, Endings, device_failed
+from calculet_trio.core.effects import Drained, Effect, Place, Refusal, Refuse, SubmitJob
+from calculet_trio.core.endings import DRAINING, LOADING, RECOVERING, Endings, device_failed
 from calculet_trio.core.events import Event, FaultReason
 from calculet_trio.core.generation import GenerationEvent, GenerationState, ModelGeneration
-from calculet_trio.core.health import EngineHealth
+from calculet_trio.core.health import DeviceState, EngineHealth
 from calculet_trio.core.jobs import EngineId, JobTable
-from calculet_trio.core.lanes import KvLane, LaneState
+from calculet_trio.core.lanes import LaneState
+from calculet_trio.core.placement import Placement
 from calculet_trio.core.policy import Policy
+from calculet_trio.core.recovery import Recovery, ResetBudget
 from calculet_trio.core.registry import RequestRegistry
+from calculet_trio.core.replay import Replays
 from calculet_trio.core.request import RequestEvent, RequestState
 from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
@@ -42,7 +36,7 @@ from calculet_trio.core.slots import Slot, slots_of
 from calculet_trio.core.snapshot import CoreSnapshot, EngineMode, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
-from calculet_trio.ids import GenerationId, LaneId, RequestId
+from calculet_trio.ids import GenerationId, RequestId
 
 
 class ServingCore:
@@ -51,9 +45,16 @@ class ServingCore:
     Args:
         policy: budgets and weights.
         engines: the device's job engines that may be used, in order of preference.
+        past_resets_s: moments of device resets by earlier processes, on the clock of ``now``, oldest first.
     """
 
-    def __init__(self, policy: Policy, engines: Sequence[EngineId] = (EngineId.PING,)) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        engines: Sequence[EngineId] = (EngineId.PING,),
+        *,
+        past_resets_s: Sequence[float] = (),
+    ) -> None:
         self.policy = policy
         self._effects: list[Effect] = []
         self._tenants = Tenants(policy.tenants)
@@ -66,7 +67,6 @@ class ServingCore:
         self._generations: dict[GenerationId, ModelGeneration] = {}
         self._served: dict[GenerationId, Served] = {}
         self._alias: dict[str, GenerationId] = {}
-        self._allocation = Backoff()
         self._submission = Backoff()
         self._drain_deadline_s: float | None = None
         self._is_draining = False
@@ -79,6 +79,19 @@ class ServingCore:
         self._endings = Endings(
             self._registry, self._queue, self._effects, decode_cost_weight=policy.fairness.decode_cost_weight
         )
+        replays = Replays(self._registry, self._endings, enabled=policy.recovery.replay)
+        self._recovery = Recovery(
+            registry=self._registry,
+            queue=self._queue,
+            jobs=self._jobs,
+            engines=self._engines,
+            served=self._served,
+            endings=self._endings,
+            replays=replays,
+            effects=self._effects,
+            policy=policy.recovery,
+            budget=ResetBudget(policy.recovery.max_resets_per_10min, past_resets_s),
+        )
         self._settlement = Settlement(
             registry=self._registry,
             jobs=self._jobs,
@@ -86,6 +99,19 @@ class ServingCore:
             served=self._served,
             submission=self._submission,
             pair=self._pair,
+            endings=self._endings,
+            replays=replays,
+            recovery=self._recovery,
+            effects=self._effects,
+        )
+        self._placement = Placement(
+            registry=self._registry,
+            queue=self._queue,
+            replays=replays,
+            admission=self._admission,
+            served=self._served,
+            settlement=self._settlement,
+            device=self._recovery.device,
             endings=self._endings,
             effects=self._effects,
         )
@@ -104,7 +130,8 @@ class ServingCore:
         """
         self._take_in(event, now)
         self._expire(now)
-        self._admit(now)
+        self._recovery.proceed()
+        self._placement.place(now)
         self._schedule(now)
         self._forget_unloaded()
         self._conclude_drain()
@@ -114,9 +141,12 @@ class ServingCore:
 
     def next_wakeup(self) -> float | None:
         """The moment at which `events.TimePassed` is due, monotonic; None while only events matter."""
-        moments = [self._deadlines.next_s(), self._drain_deadline_s, self._submission.until_s]
-        if self._queue.peek() is not None:
-            moments.append(self._allocation.until_s)
+        moments = [
+            self._deadlines.next_s(),
+            self._drain_deadline_s,
+            self._submission.until_s,
+            self._placement.retry_s(),
+        ]
         if self._idle_engine() is not None and self._submission.until_s is None:
             moments += [served.hold_until_s() for served in self._served.values()]
         return min((moment for moment in moments if moment is not None), default=None)
@@ -130,7 +160,8 @@ class ServingCore:
             self._tenants,
             global_time=self._queue.global_time,
             engine_mode=EngineMode(self._pair.mode, self._pair.doubt),
-            status=service_status(self._generations.values(), draining=self._is_draining, fault=self._settlement.fault),
+            recovery=self._recovery,
+            status=service_status(self._generations.values(), draining=self._is_draining, device=self._recovery.device),
         )
 
     def slots(self) -> tuple[Slot, ...]:
@@ -161,12 +192,12 @@ class ServingCore:
                 self._offered(event, now)
             case ev.Cancelled():
                 self._cancelled(event)
-            case ev.SequenceAllocated() | ev.SequenceRefused():
-                self._allocation_answered(event, now)
-            case ev.SequenceReleased():
-                self._sequence_released(event, now)
+            case ev.SequenceAllocated() | ev.SequenceRefused() | ev.SequenceReleased():
+                self._placement.answered(event, now)
             case ev.JobFinished() | ev.JobFailed() | ev.JobNotSubmitted() | ev.JobUnknown():
                 self._settlement.job_ended(event, now)
+            case ev.DeviceReset():
+                self._recovery.reset_ended(event.failed)
             case ev.GenerationAdvanced():
                 self._generation_advanced(event)
             case ev.PairDoubted() | ev.PairTrusted():
@@ -235,48 +266,6 @@ class ServingCore:
         else:
             self._endings.drop(request)
 
-    def _allocation_answered(self, event: ev.SequenceAllocated | ev.SequenceRefused, now: float) -> None:
-        lane = self._lane_of(event.generation, event.lane)
-        if lane is None or lane.state is not LaneState.RESERVED or lane.request != event.request:
-            return
-        request = self._registry.get(event.request)
-        if isinstance(event, ev.SequenceRefused):
-            lane.refused()
-            self._allocation.refused(now)
-            if request is not None:
-                self._queue.put_back(request)
-            return
-        lane.allocated(event.sequence)
-        self._allocation.accepted()
-        if request is None:  # it ended while the runtime was allocating: the lane is recovered all the same
-            self._endings.give_back(lane, event.generation)
-            return
-        request.lane = lane
-        self._registry.move(request, RequestEvent.ADMIT)
-        self._served[request.generation].enqueue_prompt(request, now)
-        self._effects.append(
-            Admit(
-                request.id,
-                len(request.prompt),
-                request.max_new_tokens,
-                queued_s=now - request.arrived_s,
-                expected_wait_s=request.expected_wait_s,
-            )
-        )
-
-    def _sequence_released(self, event: ev.SequenceReleased, now: float) -> None:
-        lane = self._lane_of(event.generation, event.lane)
-        if lane is None or lane.state is not LaneState.RELEASING or lane.sequence != event.sequence:
-            return
-        owner = lane.request
-        lane.released(confirmed=event.confirmed)
-        self._admission.drain_rate.ended(now, others_waiting=self._registry.waiting > 0)
-        request = None if owner is None else self._registry.get(owner)
-        if request is not None:
-            self._registry.move(request, RequestEvent.RELEASED)
-        if not event.confirmed:
-            self._settlement.conclude_loss(FaultReason.RUNTIME_ERROR)
-
     def _generation_advanced(self, event: ev.GenerationAdvanced) -> None:
         generation = self._generations.get(event.generation)
         if generation is None:
@@ -302,7 +291,7 @@ class ServingCore:
             del self._alias[generation.alias]
 
     def _drain_began(self, event: ev.DrainBegan) -> None:
-        self._is_draining = True
+        self._is_draining = self._recovery.is_draining = True
         self._drain_deadline_s = event.deadline_s
         for request in self._registry:
             if request.is_waiting:
@@ -321,22 +310,6 @@ class ServingCore:
                 elif request.state is not RequestState.FINISHING:
                     self._endings.fail(request, FaultReason.SHUTDOWN)
 
-    def _admit(self, now: float) -> None:
-        while self._allocation.allows(now) and (request := self._queue.peek()) is not None:
-            served = self._served[request.generation]
-            if not served.is_ready:
-                self._queue.set_aside(request)
-                continue
-            if not self._admission.may_ever_admit(served.lanes, request):
-                self._endings.refuse(request, LANES_LOST)
-                continue
-            if not self._admission.may_admit(served.lanes, request):
-                return
-            self._queue.pop()
-            lane = served.lanes.reserve(request.id, request.tokens_at_most)
-            assert lane is not None, "may_admit saw a free lane"
-            self._effects.append(AllocateSequence(request.generation, lane.id, request.id, request.tokens_at_most))
-
     def _schedule(self, now: float) -> None:
         while self._submission.allows(now) and (engine := self._idle_engine()) is not None:
             if not self._submit_next(engine, now):
@@ -344,7 +317,7 @@ class ServingCore:
 
     def _idle_engine(self) -> EngineId | None:
         """An engine that may be given a job."""
-        if self._jobs.in_flight_count >= self._pair.jobs_at_most:
+        if not self._recovery.device.is_sound or self._jobs.in_flight_count >= self._pair.jobs_at_most:
             return None
         return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 
@@ -384,15 +357,15 @@ class ServingCore:
 
     # ---- look-ups -------------------------------------------------------------------------------
 
-    def _lane_of(self, generation: GenerationId, lane: LaneId) -> KvLane | None:
-        served = self._served.get(generation)
-        return None if served is None or not 0 <= lane < len(served.lanes) else served.lanes[lane]
-
     def _unavailable(self, served: Served | None) -> Refusal | None:
         if self._is_draining:
             return DRAINING
-        if self._settlement.fault is not None:
-            return device_failed(self._settlement.fault)
+        device = self._recovery.device
+        if device.state is DeviceState.LOST:
+            assert device.reason is not None
+            return device_failed(device.reason)
+        if not device.is_sound:
+            return RECOVERING
         if served is None or not served.is_ready:
             return LOADING
         return None

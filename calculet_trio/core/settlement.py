@@ -13,9 +13,8 @@ import attrs
 from calculet_trio.core.backoff import Backoff
 from calculet_trio.core.degradation import EnginePair
 from calculet_trio.core.effects import Deliver, Effect, FinishReason, Quarantined
-from calculet_trio.core.endings import Endings, device_failed
+from calculet_trio.core.endings import Endings
 from calculet_trio.core.events import (
-    CancelReason,
     Doubt,
     FaultReason,
     JobFailed,
@@ -24,12 +23,15 @@ from calculet_trio.core.events import (
     JobUnknown,
     LaneResult,
 )
-from calculet_trio.core.health import EngineHealth
+from calculet_trio.core.faults import FAULTS, Next, next_step
+from calculet_trio.core.health import DeviceState, EngineHealth
 from calculet_trio.core.jobs import EngineId, Job, JobEvent, JobRecord, JobTable, LaneWork, PrefillJob
+from calculet_trio.core.recovery import Recovery
 from calculet_trio.core.registry import RequestRegistry
-from calculet_trio.core.request import Request, RequestEvent, RequestState
+from calculet_trio.core.replay import Replays
+from calculet_trio.core.request import Request, RequestEvent
 from calculet_trio.core.served import Served
-from calculet_trio.ids import GenerationId
+from calculet_trio.ids import GenerationId, RequestId
 
 BUSY_TRIES = 8
 """Submissions in a row that the device may refuse as busy before their requests fail (about 0.6 s)."""
@@ -39,11 +41,7 @@ JobEnd = JobFinished | JobFailed | JobNotSubmitted | JobUnknown
 
 @attrs.define
 class Settlement:
-    """Ends jobs. Stale and repeated ends are ignored: their job has left the table, or is Unknown.
-
-    Attributes:
-        fault: why no engine or no lane is left; None while somebody can be served.
-    """
+    """Ends jobs. Stale and repeated ends are ignored: their job has left the table, or is Unknown."""
 
     registry: RequestRegistry
     jobs: JobTable
@@ -52,34 +50,28 @@ class Settlement:
     submission: Backoff
     pair: EnginePair
     endings: Endings
+    replays: Replays
+    recovery: Recovery
     effects: list[Effect]
-    fault: FaultReason | None = None
 
     def job_ended(self, event: JobEnd, now: float) -> None:
         record = self.jobs.in_flight(event.job)
         if record is None or record.job.generation != event.generation:
             return
+        if self.recovery.device.state is DeviceState.LOST:  # its requests have been told, its lanes are Unknown
+            self.jobs.end(record, JobEvent.LOSE if isinstance(event, JobUnknown) else JobEvent.SETTLE)
+            return
         match event:
             case JobFinished(lost=lost) if lost and not self.served[event.generation].shape.lane_fault_isolation:
                 self.jobs.end(record, JobEvent.LOSE)
-                self._lose(record, FaultReason.CCU_FAULT)
+                sampled = frozenset(result.request for result in event.results)
+                self._lose(record, FaultReason.CCU_FAULT, now, sampled=sampled)
             case JobFinished():
                 self.jobs.end(record, JobEvent.SETTLE)
-                self.submission.accepted()
-                served = self.served[event.generation]
-                served.charge(record.job, now - record.submitted_s, now)
-                if event.anomaly is None:
-                    self.pair.finished(record, now - record.submitted_s)
-                else:
-                    self.pair.faulted(event.anomaly)
-                results = {result.lane: result for result in event.results}
-                for work, request in zip(record.job.lanes, record.requests, strict=True):
-                    if work.lane in event.lost:
-                        self._lose_lane(request, FaultReason.CCU_FAULT)
-                    else:
-                        self._settle(record.job, work, request, results.get(work.lane), served, now)
-                if event.lost:
-                    self.conclude_loss(FaultReason.CCU_FAULT)
+                self._finished(record, event, now)
+            case JobFailed() if next_step(event.reason, restart_on_unknown_dma=True) is not Next.GO_ON:
+                self.jobs.end(record, JobEvent.LOSE)
+                self._lose(record, event.reason, now)
             case JobFailed():
                 self.jobs.end(record, JobEvent.SETTLE)
                 self.submission.accepted()
@@ -88,15 +80,43 @@ class Settlement:
             case JobNotSubmitted():
                 self.jobs.end(record, JobEvent.WITHDRAW)
                 self.submission.refused(now)
-                self.pair.faulted(event.reason)
-                may_retry = event.reason is FaultReason.DEVICE_BUSY and self.submission.failures < BUSY_TRIES
-                self._withdraw(record, None if may_retry else event.reason, now)
+                self._not_submitted(record, event.reason, now)
             case JobUnknown():
                 self.jobs.end(record, JobEvent.LOSE)
-                self.pair.faulted(event.reason)
-                self._lose(record, event.reason)
+                self._lose(record, event.reason, now)
             case _:
                 assert_never(event)
+
+    def _finished(self, record: JobRecord, event: JobFinished, now: float) -> None:
+        """The device answered; where lanes may fail by themselves, some may have."""
+        self.submission.accepted()
+        served = self.served[event.generation]
+        served.charge(record.job, now - record.submitted_s, now)
+        if event.anomaly is None:
+            self.pair.finished(record, now - record.submitted_s)
+        else:
+            self.pair.faulted(event.anomaly)
+        results = {result.lane: result for result in event.results}
+        for work, request in zip(record.job.lanes, record.requests, strict=True):
+            if work.lane in event.lost:
+                self._lose_lane(request, FaultReason.LANE_LOST)
+            else:
+                self._settle(record.job, work, request, results.get(work.lane), served, now)
+        if event.lost:
+            self.conclude_loss(FaultReason.LANE_LOST, now)
+
+    def _not_submitted(self, record: JobRecord, reason: FaultReason, now: float) -> None:
+        """Nothing happened on the device: it is asked again, or the job's requests fail."""
+        self.pair.faulted(reason)
+        is_transient = FAULTS[reason].next is Next.TRY_AGAIN
+        may_retry = is_transient and self.submission.failures < BUSY_TRIES
+        self._withdraw(record, None if may_retry else reason, now)
+        self.heard_of(reason, now)
+
+    def heard_of(self, reason: FaultReason, now: float) -> None:
+        """A call to the device was refused for ``reason``; where that means that the device is gone, so be it."""
+        if FAULTS[reason].next is Next.RESTART:
+            self.recovery.fault(reason, now)
 
     def _settle(
         self, job: Job, work: LaneWork, request: Request, result: LaneResult | None, served: Served, now: float
@@ -153,44 +173,24 @@ class Settlement:
                 else:
                     served.put_back(request)
 
-    def _lose(self, record: JobRecord, reason: FaultReason) -> None:
+    def _lose(
+        self, record: JobRecord, reason: FaultReason, now: float, *, sampled: frozenset[RequestId] = frozenset()
+    ) -> None:
         """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
         for request in record.requests:
-            self._lose_lane(request, reason)
+            self._lose_lane(request, reason, sampled=request.id in sampled)
+        self.pair.faulted(reason)
         self.engines[record.engine].quarantine(reason)
         self.effects.append(Quarantined(record.engine, reason))
-        self.conclude_loss(reason)
+        self.recovery.fault(reason, now, record.engine)
 
-    def _lose_lane(self, request: Request, reason: FaultReason) -> None:
-        """The lane's content is unknown; its request ends."""
+    def _lose_lane(self, request: Request, reason: FaultReason, *, sampled: bool = False) -> None:
+        """The lane's content is unknown; its request is replayed, or ends."""
         assert request.lane is not None
         request.lane.lose()
-        if isinstance(request.give_up, CancelReason):
-            self.endings.drop(request)
-        else:
-            self.endings.fail(request, reason)
+        self.replays.lose_kv(request, self.served[request.generation], reason, sampled=sampled)
 
-    def conclude_loss(self, reason: FaultReason) -> None:
-        """Where no engine or no lane is left, nobody can be served any more: the device is lost."""
-        has_engine = any(engine.usable for engine in self.engines.values())
-        has_lane = any(served.lanes.usable for served in self.served.values())
-        if self.fault is None and not (has_engine and has_lane):
-            self._lose_device(reason)
-
-    def _lose_device(self, reason: FaultReason) -> None:
-        """Everybody is told, every lane that held something is Unknown, no engine gets work again."""
-        self.fault = reason
-        for engine in self.engines.values():
-            if engine.usable:
-                engine.quarantine(reason)
-                self.effects.append(Quarantined(engine.engine, reason))
-        for served in self.served.values():
-            served.lanes.lose_all()
-            served.generation.fault()
-        for request in self.registry:
-            if request.is_waiting:
-                self.endings.refuse(request, device_failed(reason))
-            elif request.state is RequestState.FINISHING:
-                self.registry.move(request, RequestEvent.RELEASED)
-            else:
-                self.endings.fail(request, reason)
+    def conclude_loss(self, reason: FaultReason, now: float) -> None:
+        """A lane was lost; where none is left, nobody can be served before the device was reset."""
+        if not any(served.lanes.usable for served in self.served.values()):
+            self.recovery.fault(reason, now)

@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable
 
 import attrs
 
-from calculet_trio.core.events import Doubt, FaultReason
+from calculet_trio.core.events import Doubt
 from calculet_trio.core.generation import GenerationState, ModelGeneration
+from calculet_trio.core.health import DeviceHealth, DeviceState
 from calculet_trio.core.jobs import JobTable
 from calculet_trio.core.lanes import LaneState
+from calculet_trio.core.recovery import Recovery
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.served import QueueDepth, Served
 from calculet_trio.core.tenants import Tenant
@@ -60,6 +62,8 @@ class CoreSnapshot:
         kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations.
         jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
         engine_mode: whether new jobs use both engines.
+        buffers_unknown: sets of job buffers that the device may have written to unseen; theirs until the process ends.
+        resets, replays: how often the device was reset, and a sequence begun again, in this process.
         queues: what waits for an engine, by kind of work.
         tenants: those that have, or recently had, something here.
     """
@@ -75,6 +79,9 @@ class CoreSnapshot:
     jobs_in_flight: int
     jobs_unknown: int
     engine_mode: EngineMode
+    buffers_unknown: int
+    resets: int
+    replays: int
     queues: dict[WorkKind, QueueDepth]
     tenants: dict[str, TenantSnapshot]
 
@@ -92,6 +99,7 @@ def take_snapshot(
     *,
     global_time: float,
     engine_mode: EngineMode,
+    recovery: Recovery,
     status: ServiceStatus,
 ) -> CoreSnapshot:
     """Read everything once."""
@@ -116,6 +124,9 @@ def take_snapshot(
         jobs_in_flight=jobs.in_flight_count,
         jobs_unknown=jobs.unknown_count,
         engine_mode=engine_mode,
+        buffers_unknown=jobs.unknown_ever,
+        resets=recovery.resets,
+        replays=recovery.replays.begun,
         queues=queues,
         tenants={
             tenant.name: TenantSnapshot(
@@ -129,14 +140,14 @@ def take_snapshot(
     )
 
 
-def service_status(
-    generations: Collection[ModelGeneration], *, draining: bool, fault: FaultReason | None
-) -> ServiceStatus:
+def service_status(generations: Collection[ModelGeneration], *, draining: bool, device: DeviceHealth) -> ServiceStatus:
     """What health says: the worst of what holds, and ok only if some generation is Ready."""
-    if fault is not None:
-        return ServiceStatus("failed", f"device: {fault.value}")
+    if device.state is DeviceState.LOST:
+        return ServiceStatus("failed", f"device: {_word(device)}")
     if draining:
         return ServiceStatus("draining", "the service is shutting down")
+    if not device.is_sound:
+        return ServiceStatus("recovering", f"the device is being reset: {_word(device)}")
     states = {generation.state for generation in generations}
     if GenerationState.READY in states:
         return ServiceStatus("ok")
@@ -149,3 +160,8 @@ def service_status(
         if state in states:
             return ServiceStatus(word, f"the model is {state.value}")
     return ServiceStatus("loading", "no model is ready yet")
+
+
+def _word(device: DeviceHealth) -> str:
+    assert device.reason is not None, "a device that is not sound has a reason"
+    return device.reason.value

@@ -73,6 +73,7 @@ HARSH: Final[Mapping[FaultKind, float]] = {
     FaultKind.PCIE_ERROR: 0.0001,
     FaultKind.UNKNOWN_DMA: 0.0001,
     FaultKind.DEVICE_LOST: 0.0001,
+    FaultKind.RESET_FAILED: 0.1,
 }
 """With losses of lanes and of the whole device."""
 

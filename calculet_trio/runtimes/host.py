@@ -119,10 +119,11 @@ class HostRuntime:
         return DeviceStatus(is_open, "open" if is_open else "closed", jobs=jobs)
 
     def reset_configuration(self) -> bool:
-        """Unload every model; True unless a job is still submitted."""
+        """Unload every model; True unless a run is still under way. A job that nobody has waited for never began."""
         with self._lock:
-            if self._pending:
+            if self._computing.locked():
                 return False
+            self._pending.clear()
             self._models.clear()
         return True
 
@@ -250,7 +251,7 @@ class HostRuntime:
             logits = _run(pending.loaded.model, engine, pending.job, self._options)
             outcome = Finished(logits, device_s=time.perf_counter() - began_s, ticket=pending.ticket)
         except Exception:  # noqa: BLE001  onnxruntime's errors have no common base but this
-            outcome = Finished(None, failed=FaultReason.RUNTIME_ERROR)
+            outcome = Finished(None, failed=FaultReason.OUTPUT_ERROR)
         if timer.finish() and isinstance(outcome, Finished) and outcome.logits is None:
             outcome = Unknown(FaultReason.TIMEOUT)
         return outcome

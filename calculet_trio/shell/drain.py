@@ -73,7 +73,7 @@ async def see_through(
     await trio.lowlevel.checkpoint()
     with bound.scope:
         return await runner.run(call, limiter)
-    return Unknown(FaultReason.TIMEOUT)
+    return Unknown(FaultReason.STUCK_WAIT)
 
 
 @attrs.define(eq=False)
@@ -139,7 +139,7 @@ class EngineLine:
             with self._bound.scope as shielded:
                 await self._line.run(self._ended)
             if shielded.cancelled_caught:
-                self._ended(Unknown(FaultReason.TIMEOUT))
+                self._ended(Unknown(FaultReason.STUCK_WAIT))
 
     def _ended(self, outcome: Any) -> None:
         out, self._out = self._out, None
@@ -216,5 +216,5 @@ def _submit_and_wait(
     if outcome.ticket not in (None, taken.ticket):  # another job's, or one's from before: ours is not accounted for
         return Unknown(FaultReason.WRONG_COMPLETION)
     if out.is_over:  # left behind, it woke too late: its requests have been told
-        return Unknown(FaultReason.TIMEOUT)
+        return Unknown(FaultReason.STUCK_WAIT)
     return read_out(outcome, time.perf_counter() - submitted_s)

@@ -16,17 +16,15 @@ Source: SPEC section 3, 9; ARCHITECTURE.md "Lifetimes: the nursery tree".
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
 
-import attrs
 import structlog
 import trio
 
-from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import (
+    Abandon,
     AllocateSequence,
     Drained,
     Effect,
@@ -34,116 +32,37 @@ from calculet_trio.core.effects import (
     PairRestored,
     Quarantined,
     ReleaseSequence,
+    ResetDevice,
     SubmitJob,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
-from calculet_trio.core.fault_record import FaultMemory
-from calculet_trio.core.jobs import EngineId, Job, JobTimes
-from calculet_trio.core.policy import Policy, TenantPolicy
+from calculet_trio.core.jobs import EngineId
+from calculet_trio.core.policy import Policy
 from calculet_trio.core.serving import ServingCore
-from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import ConfigurationRefused, DeviceLost
 from calculet_trio.observe.trace import EventTrace
-from calculet_trio.runtimes.port import DeviceInfo, Runtime
-from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
-from calculet_trio.shell.control import Control, DumpSources
+from calculet_trio.runtimes.port import DeviceInfo
+from calculet_trio.shell.control import Control
 from calculet_trio.shell.custody import Custody
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.device_watch import DeviceWatch
 from calculet_trio.shell.dispatcher import CompletionDispatcher
-from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
+from calculet_trio.shell.executor import DeviceExecutor
 from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loop import CoreLoop
-from calculet_trio.shell.model_manager import ModelManager, ModelSource
+from calculet_trio.shell.model_manager import ModelManager
 from calculet_trio.shell.notify import Notifier
-from calculet_trio.shell.operations import Operations
 from calculet_trio.shell.progress import Progress
-from calculet_trio.shell.quiet import QUIET_S
+from calculet_trio.shell.quiet import see_quiet
+from calculet_trio.shell.recovery import DeviceRecovery
 from calculet_trio.shell.sampler_pool import SamplerPool
-from calculet_trio.shell.service import Service
 from calculet_trio.shell.watchdog import Watchdog
 
 _log = structlog.get_logger(__name__)
 
 _FAREWELL_S = 2.0
 """After the drain time, or a lost device: for streams to be told and connections to be closed."""
-
-
-class AdminServer(Protocol):
-    """The admin socket, as the shell sees it: ``admin`` bound to its path."""
-
-    async def __call__(self, operations: Operations, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve until ``stop``; long operations it began live in it, and end with it."""
-
-
-class HttpServer(Protocol):
-    """The surface, as the shell sees it: ``api.server`` bound to its address."""
-
-    async def __call__(self, service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
-        """Serve until ``stop``: close the listener at once, let open replies end. Started with its port."""
-
-
-class Observer(Protocol):
-    """Who counts what happens; `calculet_trio.observe.metrics.ServiceMetrics` is the real one."""
-
-    def watch(self, snapshot: Callable[[], CoreSnapshot], clock: Callable[[], float]) -> None:
-        """Where counts can be read from now on."""
-
-    def watch_device(self, reading: Callable[[], DeviceReading | None], memory: Callable[[], FaultMemory]) -> None:
-        """Where the device's last reading, and what is remembered of its faults, can be read from now on."""
-
-    def heard(self, event: Event, now: float) -> None:
-        """The core is being told this."""
-
-    def saw(self, effect: Effect, now: float) -> None:
-        """The core decided this."""
-
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """A job's times; called in an engine's thread."""
-
-
-@attrs.frozen(kw_only=True)
-class Daemon:
-    """Everything that ``cli.wiring`` chose.
-
-    Args:
-        runtime: the device.
-        source: the model to serve.
-        policy: the core's numbers.
-        metrics: told of events, effects and jobs.
-        serve_http: the surface.
-        history: faults and resets across restarts; by default those of this process alone.
-        reload_tenants: reads tenants' weights and limits anew; blocks; raises
-            `calculet_trio.errors.ConfigurationRefused` if they are not valid. None where there is nothing to read.
-        on_ready: called once, with the bound port, when a chat request would be answered.
-        drain_s: how long open streams may go on after a SIGTERM.
-        job_timeout: the bound of one device job.
-        watchdog_s: how long nothing may go on before the process ends itself; None: for ever.
-        quiet_s: how long a device that a process before left at work may take to become quiet.
-        watches_device: whether the device is asked for status and memory now and then.
-        backlog_bytes_max: unread output of one stream before it is given up.
-        runner: how blocking calls run.
-        serve_admin: the admin socket; None for none.
-        dump: where debug dumps go, and what is in them; None for none.
-    """
-
-    runtime: Runtime
-    source: ModelSource
-    policy: Policy
-    metrics: Observer
-    serve_http: HttpServer
-    history: FaultHistory = attrs.field(factory=FaultHistory)
-    reload_tenants: Callable[[], Mapping[str, TenantPolicy]] | None = None
-    on_ready: Callable[[int], None] = lambda _port: None
-    drain_s: float = 30.0
-    job_timeout: JobTimeout = attrs.field(factory=JobTimeout)
-    watchdog_s: float | None = None
-    quiet_s: float = QUIET_S
-    watches_device: bool = False
-    backlog_bytes_max: int = 1 << 20
-    runner: BlockingRunner = attrs.field(factory=ThreadRunner)
-    serve_admin: AdminServer | None = None
-    dump: DumpSources | None = None
 
 
 async def run(daemon: Daemon, *, signals: AsyncIterable[int] | None = None) -> None:
@@ -179,10 +98,8 @@ class _House:
         self._drained = trio.Event()
         self._patience = trio.CancelScope()  # with open replies; a second signal or a lost device shortens it
         self._lost: FaultReason | None = None
-        engines = device.engines[
-            : 1 if daemon.policy.executor.fixed_engine else daemon.policy.admission.max_inflight_jobs
-        ]
-        core = ServingCore(daemon.policy, engines)
+        engines = _usable(device.engines, daemon.policy)
+        core = ServingCore(daemon.policy, engines, past_resets_s=_past_resets_s(daemon.history))
         self._trace = EventTrace()
         self._loop = CoreLoop(core, self._perform, self._hear)
         post = self._loop.post
@@ -218,30 +135,37 @@ class _House:
             desk=self._desk,
             runner=daemon.runner,
         )
-        self.custody = Custody(
-            daemon.history,
-            partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s),
-            quiet_s=daemon.quiet_s,
+        look = partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s)
+        self.custody = Custody(daemon.history, look, quiet_s=daemon.quiet_s, runner=daemon.runner)
+        self._recovery = DeviceRecovery(
+            daemon.runtime,
+            models=self._models,
+            call=self._executor.call,
+            see_quiet=partial(see_quiet, look, within_s=daemon.quiet_s),
+            post=post,
+            history=daemon.history,
             runner=daemon.runner,
         )
         self._device_watch = DeviceWatch(daemon.runtime, self._executor.call)
         self._progress = Progress(self._loop, self._executor, self._models)
-        # It has a view of its own: each look counts the loop's rounds since the last.
-        seen = Progress(self._loop, self._executor, self._models)
+        seen = Progress(self._loop, self._executor, self._models)  # its own: it counts the rounds between two looks
         self._watchdog = None if daemon.watchdog_s is None else Watchdog(daemon.watchdog_s, seen.hindrance)
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
         daemon.metrics.watch_device(lambda: self._device_watch.reading, lambda: daemon.history.memory)
-        self._control = Control(
+        self._control = self._make_control(core)
+
+    def _make_control(self, core: ServingCore) -> Control:
+        return Control(
             models=self._models.statuses,
             prompts=core.prompts,
             snapshot=self._loop.snapshot,
             trace=self._trace,
-            begin_drain=lambda: self._begin_drain(daemon.drain_s),
+            begin_drain=lambda: self._begin_drain(self._daemon.drain_s),
             reload=self._reload_tenants,
-            runtime=daemon.runtime,
-            dump=daemon.dump,
-            runner=daemon.runner,
+            runtime=self._daemon.runtime,
+            dump=self._daemon.dump,
+            runner=self._daemon.runner,
         )
 
     @property
@@ -263,6 +187,7 @@ class _House:
                         # The synchronous baseline has one thread for everything: nothing may come between its jobs.
                         if self._daemon.watches_device and not self._daemon.policy.executor.synchronous:
                             executor.start_soon(self._device_watch.run)
+                        executor.start_soon(self._recovery.run)
                         async with trio.open_nursery() as generations:
                             await self._serve(generations)
                             generations.cancel_scope.cancel()
@@ -360,11 +285,12 @@ class _House:
     def _overdue(self) -> str | None:
         return self._progress.overdue()
 
-    # ---- effects --------------------------------------------------------------------------------
+    # ---- events and effects ---------------------------------------------------------------------
 
     def _hear(self, event: Event, now: float) -> None:
         self._daemon.metrics.heard(event, now)
         self._trace.heard(event, now)
+        self._recovery.heard(event)
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         """Carry out what the core made of an event: jobs first, so that no engine waits while streams are written."""
@@ -385,6 +311,9 @@ class _House:
                 self._executor.control(effect)
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
+            case ResetDevice():
+                self._recovery.begin(effect)
+            case Abandon(reason, engine):
                 self._lose_device(reason, engine)
             case PairDegraded(doubt):
                 _log.warning("ping_pong_degraded", doubt=doubt.value)
@@ -394,3 +323,14 @@ class _House:
                 self._drained.set()
             case _:
                 self._dispatcher.perform(effect)
+
+
+def _past_resets_s(history: FaultHistory) -> list[float]:
+    """Moments of resets by earlier processes that still count, on this process's clock."""
+    now = trio.current_time()
+    return [now - age_s for age_s in history.reset_ages_s()]
+
+
+def _usable(engines: tuple[EngineId, ...], policy: Policy) -> tuple[EngineId, ...]:
+    """The engines that the policy lets the core use."""
+    return engines[: 1 if policy.executor.fixed_engine else policy.admission.max_inflight_jobs]

@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from calculet_trio.core.events import Event, GenerationAdvanced
+from calculet_trio.core.events import Event, FaultReason, GenerationAdvanced
 from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
 from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.profiles import ModelShape
@@ -140,6 +140,8 @@ class ModelManager:
         self._runner = runner
         self._limiter = trio.CapacityLimiter(1)
         self._loaded = 0
+        self._resident: dict[GenerationId, ModelSource] = {}
+        self._turn = trio.Lock()  # of those who configure the device: loads, and a reset that puts models back
         self._statuses: dict[str, ModelStatus] = {}
         self.step: LoadStep | None = None
 
@@ -169,15 +171,17 @@ class ModelManager:
             evidence = await self._runner.run(partial(source.evidence, self._device), self._limiter)
             text = await self._runner.run_whole(source.open_text, self._limiter)
         try:
-            with step(GenerationEvent.CONFIGURE):
-                await self._call(partial(self._runtime.configure, generation, source.package))
-                description = await self._call(partial(self._runtime.inspect, generation))
-                _check_profiles(description.shape)
-            with step(GenerationEvent.WARM):
-                await self._call(partial(self._runtime.warm_up, generation))
-                golden = await self._call(partial(self._runtime.golden, generation))
-                _check_golden(golden, source)
-                evidence = await self._proved(source, generation, evidence)
+            async with self._turn:
+                with step(GenerationEvent.CONFIGURE):
+                    await self._call(partial(self._runtime.configure, generation, source.package))
+                    description = await self._call(partial(self._runtime.inspect, generation))
+                    _check_profiles(description.shape)
+                with step(GenerationEvent.WARM):
+                    await self._call(partial(self._runtime.warm_up, generation))
+                    golden = await self._call(partial(self._runtime.golden, generation))
+                    _check_golden(golden, source)
+                    evidence = await self._proved(source, generation, evidence)
+                self._resident[generation] = source
         except BaseException:
             if text.template is not None:
                 text.template.close()
@@ -202,6 +206,28 @@ class ModelManager:
         for step in proof.steps():
             await self._call(step)
         return await self._runner.run_whole(proof.evidence, self._limiter)
+
+    async def restore(self) -> FaultReason | None:
+        """After a reset: put every model back under its generation, and prove it.
+
+        Returns:
+            `FaultReason.GOLDEN_MISMATCH` if one does not say what its package recorded; None if all do.
+
+        **Cancellation**: between two steps; a begun device call is ended first.
+        """
+        async with self._turn:
+            for generation, source in self._resident.items():
+                self.step = LoadStep(f"bringing back {source.alias}", trio.current_time())
+                try:
+                    await self._call(partial(self._runtime.configure, generation, source.package))
+                    await self._call(partial(self._runtime.warm_up, generation))
+                    golden = await self._call(partial(self._runtime.golden, generation))
+                finally:
+                    self.step = None
+                if not golden.passed:
+                    _log.error("golden_mismatch", model=source.alias, detail=golden.detail)
+                    return FaultReason.GOLDEN_MISMATCH
+        return None
 
     def _publish(
         self,

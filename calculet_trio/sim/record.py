@@ -13,7 +13,7 @@ from calculet_trio.core.effects import Effect, SubmitJob
 from calculet_trio.core.events import Event, JobFailed, JobFinished, JobNotSubmitted, JobUnknown
 from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
-from calculet_trio.shell.lifecycle import Observer
+from calculet_trio.shell.daemon import Observer
 from calculet_trio.shell.service import Timings
 from calculet_trio.sim.population import Visit
 

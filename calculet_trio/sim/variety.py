@@ -24,6 +24,7 @@ from calculet_trio.core.policy import (
     FairnessPolicy,
     Policy,
     QueuePolicy,
+    RecoveryPolicy,
     TenantPolicy,
     TurnPolicy,
 )
@@ -69,6 +70,11 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
         decode=DecodePolicy(order=_one_of(rng, tuple(DecodeOrder)), tenant_lane_share=_one_of(rng, (1.0, 0.5))),
         batch=BatchPolicy(batching_window_s=_one_of(rng, (0.0, 0.002, 0.03))),
         fairness=FairnessPolicy(decode_cost_weight=_one_of(rng, (1.0, 4.0))),
+        recovery=RecoveryPolicy(
+            max_resets_per_10min=_one_of(rng, (0, 2, 100)),
+            restart_on_unknown_dma=_one_of(rng, (True, False)),
+            replay=_one_of(rng, (True, True, False)),
+        ),
         tenants=tenants,
     )
     return WorldSpec(

@@ -35,9 +35,9 @@ from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.faults import FaultyRuntime, Rates
 from calculet_trio.runtimes.pace import VirtualPace
 from calculet_trio.runtimes.port import DeviceInfo
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.front_desk import FrontDesk
-from calculet_trio.shell.lifecycle import Daemon
 from calculet_trio.shell.lifecycle import run as run_daemon
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import Service
@@ -45,6 +45,7 @@ from calculet_trio.sim.checkers.conservation import check_conservation
 from calculet_trio.sim.checkers.diligence import DiligenceChecker
 from calculet_trio.sim.checkers.drain import DrainChecker
 from calculet_trio.sim.checkers.fairness import FairnessChecker
+from calculet_trio.sim.checkers.histories import HistoryChecker
 from calculet_trio.sim.checkers.lanes import LaneChecker
 from calculet_trio.sim.checkers.leftovers import check_desk, check_device
 from calculet_trio.sim.checkers.requests import RequestChecker
@@ -119,6 +120,7 @@ class Outcome:
         ended_s: virtual seconds.
         lives: daemons, one after the other.
         losses: those that lost their device.
+        resets, replays: of the device, and of sequences after them.
         clients: how the clients' requests ended, in words.
         faults: how often each fault came about.
         compared: how often two tenants' accounts were held against the fairness bound.
@@ -131,6 +133,8 @@ class Outcome:
     ended_s: float
     lives: int
     losses: int
+    resets: int
+    replays: int
     clients: Counter[str]
     faults: Counter[FaultKind]
     compared: int
@@ -174,7 +178,8 @@ class _Life:
         longest_job_s = _JOB_TIMEOUT.base_s + _JOB_TIMEOUT.per_token_s * device.context_tokens
         drain = DrainChecker(farewell_s=longest_job_s + _FAREWELL_S)
         diligence = DiligenceChecker(spec.policy, lanes=device.lanes)
-        self.watch = Watch((self.requests, self.lanes, self.fairness, diligence, drain), trace)
+        checkers = (self.requests, self.lanes, HistoryChecker(), self.fairness, diligence, drain)
+        self.watch = Watch(checkers, trace)
 
     def conclude(self, now: float, *, device_lost: bool) -> None:
         """Hold everything that can be held once the daemon has ended."""
@@ -201,7 +206,7 @@ class _World:
         self._tenants = spec.policy.tenants
         self._faults: Counter[FaultKind] = Counter()
         self._said: Counter[str] = Counter()
-        self._arrived = self._steps = self._lives = self._losses = self._compared = 0
+        self._arrived = self._steps = self._lives = self._losses = self._compared = self._resets = self._replays = 0
         self._ended_s = 0.0
 
     def outcome(self) -> Outcome:
@@ -212,6 +217,8 @@ class _World:
             ended_s=self._ended_s,
             lives=self._lives,
             losses=self._losses,
+            resets=self._resets,
+            replays=self._replays,
             clients=self._visitors.endings,
             faults=self._faults,
             compared=self._compared,
@@ -251,6 +258,9 @@ class _World:
         self._arrived += life.requests.arrived
         self._steps += life.watch.steps
         self._compared += life.fairness.compared
+        counts = life.watch.snapshot()
+        self._resets += counts.resets
+        self._replays += counts.replays
         now = trio.current_time()
         life.conclude(now, device_lost=device_lost)
         if device_lost:

@@ -21,8 +21,8 @@ from calculet_trio.cli.main import run
 from calculet_trio.cli.wiring import api_settings, wire
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.settings.configuration import Configuration, load
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.lifecycle import Daemon
 
 SERVICE, SCHEDULER = "calculet-service/v1", "calculet-scheduler/v1"
 DIGEST = "a" * 64

@@ -26,10 +26,11 @@ def audit(world: World) -> None:
 def _expect_no_idle_engine(world: World) -> None:
     """Work that an engine could do is being done, but for a pause after a refusal."""
     ready = [s for s in world.open_streams if s.admitted is not None and world.device.work_of(s.request) is None]
+    ready = [stream for stream in ready if stream.has_lane]
     idle = [engine for engine, job in world.device.busy.items() if job is None]
     is_degraded = world.core.snapshot().engine_mode.word == "degraded"
     has_place = len(world.jobs) < (1 if is_degraded else world.policy.admission.max_inflight_jobs)
-    if not (ready and idle and has_place) or world.pausing:
+    if not (ready and idle and has_place) or world.pausing or not world.is_sound:
         return
     window_s = world.policy.batch.batching_window_s
     assert window_s, "an engine idles while a sequence is ready"

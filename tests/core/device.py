@@ -30,6 +30,7 @@ class Device:
         self.lost: set[LaneId] = set()
         self.jobs: dict[JobId, Job] = {}
         self.busy: dict[EngineId, JobId | None] = dict.fromkeys(engines)
+        self._engines = engines
         self._engine_of: dict[JobId, EngineId] = {}
         self._sequences = 0
         self._releasing: set[LaneId] = set()
@@ -92,7 +93,8 @@ class Device:
     def end(self, job: JobId, *, written: bool = False, dirty: bool = False) -> Job:
         """The job is over; ``written`` says that its tokens are in its lanes, ``dirty`` that nobody may use them."""
         ended = self.jobs.pop(job)
-        self.busy[self._engine_of[job]] = None
+        if self._engine_of[job] in self.busy:
+            self.busy[self._engine_of[job]] = None
         for work in ended.lanes:
             if written:
                 self.content[work.lane] += work.tokens
@@ -107,17 +109,26 @@ class Device:
     def lose(self, job: JobId) -> Job:
         """Nobody knows what the job does: its engine and its lanes are gone."""
         lost = self.jobs.pop(job)
-        del self.busy[self._engine_of[job]]
+        self.busy.pop(self._engine_of[job], None)
         self.lost.update(work.lane for work in lost.lanes)
-        if not self.busy:
-            self.lost.update(self.sequence)
         return lost
 
     def quarantine(self, engine: EngineId) -> None:
-        """An engine is given up for the job that was lost on it, or because no lane is left for any job."""
-        if engine in self.busy:
-            assert len(self.lost) == len(self.sequence), "this engine could still be used"
-            del self.busy[engine]
+        """An engine is given up: for the job that was lost on it, or with the whole device."""
+        self.busy.pop(engine, None)
+
+    def abandon(self) -> None:
+        """Only a new process may use it."""
+        assert not self.busy, "an engine could still be used"
+        self.lost.update(self.sequence)
+
+    def reset(self) -> None:
+        """It is empty and quiet again."""
+        assert self.is_quiet, "nothing may be out when the device is reset"
+        self.sequence = dict.fromkeys(self.sequence)
+        self.lost.clear()
+        self.dirty.clear()
+        self.busy = dict.fromkeys(self._engines)
 
     def work_of(self, request: RequestId) -> LaneWork | None:
         """What a job that is out does for the request."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from calculet_trio.core.evidence import BATCH_CONDITIONS, CAPABILITIES, Combination, Evidence, EvidenceRecord
 from calculet_trio.core.lanes import KvLane
-from calculet_trio.core.policy import AdmissionPolicy, Policy
+from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, LaneLayout, ModelShape, PrefillProfile
 from calculet_trio.core.request import Request, RequestEvent
 from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
@@ -59,9 +59,13 @@ def evidence_of(capability: str) -> Evidence:
     return Evidence(here, [EvidenceRecord(here, passed, "record 1")])
 
 
+NO_RESETS = RecoveryPolicy(max_resets_per_10min=0)
+"""A fault that nobody can look past is the end of the device; `tests.core.test_recovery` has resets."""
+
+
 def small_policy(**admission: Any) -> Policy:
-    """The default policy with other admission budgets."""
-    return Policy(admission=AdmissionPolicy(**admission))
+    """The default policy with other admission budgets, and without resets."""
+    return Policy(admission=AdmissionPolicy(**admission), recovery=NO_RESETS)
 
 
 def make_request(

@@ -20,6 +20,8 @@ class Stream:
         prefilled: tokens of its prompt that are in its lane.
         ready_s: since when it has waited for an engine.
         stopped: a result said that its reply came to its natural end.
+        rewritten: tokens that a replay has written so far; None while none is due.
+        has_lane: the device holds a sequence for it.
         shut_down: the drain's time was over while it was alive.
     """
 
@@ -31,6 +33,8 @@ class Stream:
     granted: int = 0
     admitted: Admit | None = None
     prefilled: int = 0
+    rewritten: int | None = None
+    has_lane: bool = False
     ready_s: float = 0.0
     tokens: list[int] = attrs.field(factory=list)
     cancelled: bool = False
@@ -45,7 +49,13 @@ class Stream:
     @property
     def written(self) -> list[int]:
         """What its lane holds between two jobs: what was prefilled of its prompt, and all tokens but the last."""
+        if self.rewritten is not None:
+            return [*self.prompt, *self.tokens][: self.rewritten]
         return [*self.prompt[: self.prefilled], *self.tokens[:-1]]
+
+    def begin_again(self) -> None:
+        """Its KV is gone, and so is its lane."""
+        self.rewritten, self.has_lane = 0, False
 
     def place(self) -> None:
         assert self.is_open
@@ -68,6 +78,8 @@ class Stream:
         assert not self.shut_down, "nothing comes after the drain's time is over"
         assert token == self.next_token, "every token once, and in order"
         self.tokens.append(self.next_token)
+        self.rewritten = None
+        self.prefilled = len(self.prompt)
         assert len(self.tokens) <= max(1, self.granted), "no more than was granted"
 
     @property

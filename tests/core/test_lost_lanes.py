@@ -8,7 +8,7 @@ from calculet_trio.core.events import FaultReason, LaneResult
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.ids import LaneId, RequestId
-from tests.core.shapes import small_shape
+from tests.core.shapes import small_policy, small_shape
 from tests.core.world import World, decoding_pair
 
 
@@ -36,7 +36,7 @@ def test_where_isolation_is_declared_the_other_lanes_go_on() -> None:
     world, goes_on, lost = job_of_two(isolated=True)
     lane = lane_of(world, lost)
     world.finish(world.job.job, lost=[lane])
-    assert world.streams[lost].end == Fail(lost, FaultReason.CCU_FAULT, retryable=True)
+    assert world.streams[lost].end == Fail(lost, FaultReason.LANE_LOST, retryable=True)
     assert not world.releases, "nothing of an unknown lane is freed"
     snapshot = world.core.snapshot()
     assert (snapshot.jobs_unknown, snapshot.status.word) == (0, "ok")
@@ -63,7 +63,7 @@ def test_a_lost_lane_pays_for_what_it_used_and_no_more() -> None:
 
 
 def test_when_the_last_lane_is_lost_alone_the_device_is_lost() -> None:
-    world = World(small_shape(2, lane_fault_isolation=True))
+    world = World(small_shape(2, lane_fault_isolation=True), policy=small_policy())
     decoding_pair(world)
     waits = world.ask()
     world.finish(world.job.job, lost=[LaneId(0), LaneId(1)])

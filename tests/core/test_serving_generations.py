@@ -10,12 +10,12 @@ import pytest
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import AllocateSequence, Effect, Refuse, ReleaseSequence, SubmitJob
 from calculet_trio.core.events import FaultReason
-from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.ids import GenerationId, RequestId, SequenceId
-from tests.core.shapes import small_shape
+from tests.core.shapes import small_policy, small_shape
 
 FIRST, SECOND = GenerationId(1), GenerationId(2)
 LOAD = (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM, GenerationEvent.PUBLISH)
@@ -26,8 +26,8 @@ SHAPE = small_shape(2)
 class Host:
     """A core with models ``one`` and ``two``; allocations and releases are answered at once, jobs when told to."""
 
-    def __init__(self) -> None:
-        self.core = ServingCore(Policy(), (EngineId.PING,))
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.core = ServingCore(policy or small_policy(), (EngineId.PING,))
         self.now = 0.0
         self.jobs: list[Job] = []
         self.refused: dict[RequestId, str] = {}
@@ -193,6 +193,25 @@ def test_a_generation_with_an_unknown_lane_stays_for_good(host: Host) -> None:
     assert FIRST in host.core._served
 
 
+def test_a_reset_of_the_device_frees_it_and_brings_nobody_back_who_left_or_is_leaving() -> None:
+    host = Host(Policy())
+    host.load()
+    third = GenerationId(3)
+    host.advance(third, "three", *LOAD)
+    host.answers_releases = False
+    host.ask("one")
+    host.finish_all()
+    host.release(confirmed=False)
+    host.advance(FIRST, "one", *UNLOAD)
+    host.advance(third, "three", GenerationEvent.DRAIN)
+    host.ask("two")
+    job = host.jobs.pop()
+    host.tell(ev.JobUnknown(job.job, job.generation, FaultReason.CCU_FAULT))
+    host.tell(ev.DeviceReset())
+    states = {generation.id: generation.state for generation in host.core._generations.values()}
+    assert states == {SECOND: GenerationState.READY, third: GenerationState.DRAINING}
+
+
 def test_a_name_that_went_to_a_newer_generation_stays_there() -> None:
     host = Host()
     host.advance(FIRST, "one", *LOAD)
@@ -231,4 +250,4 @@ def test_lanes_of_an_unloaded_generation_do_not_hide_the_loss_of_the_last(host: 
     for _ in range(2):
         host.release(confirmed=False)
     assert host.core.snapshot().status.word == "failed"
-    assert host.core.snapshot().status.reason == f"device: {FaultReason.RUNTIME_ERROR.value}"
+    assert host.core.snapshot().status.reason == f"device: {FaultReason.UNCONFIRMED_RELEASE.value}"

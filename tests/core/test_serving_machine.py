@@ -23,6 +23,7 @@ from calculet_trio.core.policy import (
     DecodePolicy,
     Policy,
     QueuePolicy,
+    RecoveryPolicy,
     TenantPolicy,
     TurnPolicy,
 )
@@ -98,6 +99,10 @@ def policies(draw: st.DrawFn, lanes: int, engines: int) -> Policy:
             thresholds=draw(st.sampled_from([{}, {2: 2, 4: 3}, {1: 1}]), label="thresholds"),
         ),
         tenants=draw(tenant_policies, label="tenants"),
+        recovery=RecoveryPolicy(
+            max_resets_per_10min=draw(st.sampled_from([0, 1, 100]), label="max_resets_per_10min"),
+            replay=draw(st.booleans(), label="replay"),
+        ),
     )
 
 
@@ -229,6 +234,11 @@ class ServingMachine(RuleBasedStateMachine):
     def release_without_being_sure(self, pick: int) -> None:
         self.world.release(nth(self.world.releases, pick), confirmed=False)
 
+    @precondition(lambda self: self.world.resets)
+    @rule(failed=st.sampled_from([None, None, None, FaultReason.GOLDEN_MISMATCH]))
+    def reset(self, failed: FaultReason | None) -> None:
+        self.world.reset(failed)
+
     # ---- answers that must change nothing ---------------------------------------------------------
 
     @precondition(lambda self: self.world.past)
@@ -269,12 +279,12 @@ class ServingMachine(RuleBasedStateMachine):
 
     # ---- the control plane ----------------------------------------------------------------------
 
-    @precondition(lambda self: self.world.serves and self.world.device.busy and len(self.world.past) > 8)
+    @precondition(lambda self: self.world.is_sound and self.world.serves and len(self.world.past) > 8)
     @rule()
     def take_the_model_away(self) -> None:
         self.world.pause_model()
 
-    @precondition(lambda self: not self.world.serves)
+    @precondition(lambda self: not self.world.serves and self.world.is_sound)
     @rule()
     def bring_the_model_back(self) -> None:
         self.world.resume_model()
@@ -310,20 +320,20 @@ class ServingMachine(RuleBasedStateMachine):
         if not hasattr(self, "world") or not self.world.sound:
             return  # a step has failed already: its error is the one to read
         world = self.world
-        if not world.serves:
+        if not world.serves and world.is_sound:
             world.resume_model()
         for stream in world.open_streams:
             if not stream.prompt:
                 world.cancel(stream.request)
         due = [s for s in world.open_streams if not s.cancelled and s.deadline_s > world.now + SERVED_WITHIN_S]
-        is_served = not world.drained and bool(world.device.busy) and not any(s.shut_down for s in due)
+        is_served = not world.drained and world.is_sound and not any(s.shut_down for s in due)
         draining = world.core.snapshot().status.word == "draining"
         within_s = 1.0 if draining else SERVED_WITHIN_S
         world.run(until_s=within_s)
         for stream in due:
             assert stream.end is not None, f"request {stream.request} starved"
             if is_served and world.can_hold(stream):
-                assert isinstance(stream.end, Finish), stream
+                assert isinstance(stream.end, Finish) or stream.cannot_be_replayed(world.shape), stream
         world.run(until_s=1000.0)
         self._expect_nothing_left()
 

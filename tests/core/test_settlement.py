@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calculet_trio.core import events as ev
-from calculet_trio.core.effects import Deliver, Fail, Finish, Quarantined, Refuse, SubmitJob
+from calculet_trio.core.effects import Abandon, Deliver, Fail, Finish, Quarantined, Refuse, SubmitJob
 from calculet_trio.core.events import FaultReason, LaneResult
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId
@@ -275,28 +275,24 @@ def test_an_allocation_that_is_answered_after_the_loss_serves_nobody() -> None:
     assert world.effects == []
 
 
-def test_the_other_engine_serves_on_and_the_lost_lanes_stay_lost() -> None:
-    world = World(small_shape(2), policy=small_policy(max_inflight_jobs=2), engines=BOTH)
-    lost = world.ask(max_new_tokens=9)
-    world.allocate(lost)
-    world.lose_job(world.job.job)
-    assert world.core.snapshot().status.word == "ok"
-    others = [world.ask() for _ in range(3)]
-    world.run()
-    assert all(isinstance(world.streams[request].end, Finish) for request in others)
-    assert world.core.snapshot().lanes_by_state[LaneState.UNKNOWN] == 1
-
-
-def test_the_loss_of_the_last_engine_is_the_loss_of_the_device() -> None:
+@pytest.mark.parametrize("end", ["finish", "fail_output", "refuse_job", "lose_job"])
+def test_a_job_of_the_other_engine_that_ends_after_the_loss_changes_nothing(end: str) -> None:
     world = World(policy=small_policy(max_inflight_jobs=2), engines=BOTH)
-    world.ask()
-    world.ask()
+    pair = world.ask(), world.ask()
     world.answer_all(jobs=False)
-    ping, pong = world.jobs
-    world.lose_job(pong)
-    assert world.core.snapshot().status.word == "ok"
-    world.lose_job(ping)
-    assert world.core.snapshot().status.word == "failed"
+    lost, other = world.jobs
+    world.lose_job(lost)
+    assert [type(effect) for effect in world.effects[-1:]] == [Abandon]
+    assert all(isinstance(world.streams[request].end, Fail) for request in pair)
+    job = world._end(other) if end == "finish" else world.jobs[other]
+    if end == "finish":
+        results = tuple(LaneResult(work.lane, work.request, 7, output=7) for work in job.lanes)
+        world.tell(ev.JobFinished(other, job.generation, results))
+    else:
+        getattr(world, end)(other)
+    assert world.effects == []
+    assert world.core.snapshot().jobs_in_flight == 0
+    assert world.core.snapshot().lanes_by_state[LaneState.UNKNOWN] == 2
 
 
 def test_the_loss_of_the_last_lane_is_the_loss_of_the_device() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.generation import GenerationState, ModelGeneration
+from calculet_trio.core.health import DeviceHealth, DeviceState
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.snapshot import ServiceStatus, service_status
 from calculet_trio.core.transition import Machine
@@ -23,6 +24,13 @@ def generations_in(*states: GenerationState) -> list[ModelGeneration]:
     return made
 
 
+def device_in(state: DeviceState) -> DeviceHealth:
+    device = DeviceHealth()
+    Machine.__init__(device, state)
+    device.reason = FaultReason.TIMEOUT
+    return device
+
+
 @pytest.mark.parametrize(
     ("state", "word"),
     [
@@ -38,24 +46,34 @@ def generations_in(*states: GenerationState) -> list[ModelGeneration]:
     ],
 )
 def test_the_word_for_each_state_of_the_only_generation(state: GenerationState, word: str) -> None:
-    status = service_status(generations_in(state), draining=False, fault=None)
+    status = service_status(generations_in(state), draining=False, device=DeviceHealth())
     assert status.word == word
     assert (status.reason is None) == (word == "ok")
 
 
 def test_without_a_generation_it_is_loading() -> None:
-    assert service_status([], draining=False, fault=None).word == "loading"
+    assert service_status([], draining=False, device=DeviceHealth()).word == "loading"
 
 
 def test_one_ready_generation_is_enough() -> None:
     both = generations_in(GenerationState.FAILED, GenerationState.READY)
-    assert service_status(both, draining=False, fault=None) == ServiceStatus("ok")
+    assert service_status(both, draining=False, device=DeviceHealth()) == ServiceStatus("ok")
 
 
 def test_a_fault_is_worse_than_a_drain_and_both_are_worse_than_ready() -> None:
     ready = generations_in(GenerationState.READY)
-    assert service_status(ready, draining=True, fault=None).word == "draining"
-    assert service_status(ready, draining=True, fault=FaultReason.TIMEOUT) == ServiceStatus("failed", "device: timeout")
+    assert service_status(ready, draining=True, device=DeviceHealth()).word == "draining"
+    assert service_status(ready, draining=True, device=device_in(DeviceState.LOST)) == ServiceStatus(
+        "failed", "device: timeout"
+    )
+
+
+@pytest.mark.parametrize("state", [DeviceState.QUIESCING, DeviceState.RESETTING])
+def test_a_device_that_is_being_reset_recovers_unless_the_service_drains(state: DeviceState) -> None:
+    generations, device = generations_in(GenerationState.RECOVERING), device_in(state)
+    expected = ServiceStatus("recovering", "the device is being reset: timeout")
+    assert service_status(generations, draining=False, device=device) == expected
+    assert service_status(generations, draining=True, device=device).word == "draining"
 
 
 def test_the_counts_of_a_service_at_work() -> None:

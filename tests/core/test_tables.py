@@ -14,7 +14,15 @@ import pytest
 from calculet_trio.core.degradation import PAIR_TABLE, PairEvent, PairState
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.generation import GENERATION_TABLE, GenerationEvent, GenerationState, ModelGeneration
-from calculet_trio.core.health import ENGINE_TABLE, EngineEvent, EngineHealth, EngineState
+from calculet_trio.core.health import (
+    DEVICE_TABLE,
+    ENGINE_TABLE,
+    DeviceEvent,
+    DeviceState,
+    EngineEvent,
+    EngineHealth,
+    EngineState,
+)
 from calculet_trio.core.jobs import JOB_TABLE, EngineId, JobEvent, JobState
 from calculet_trio.core.lanes import LANE_TABLE, LaneEvent, LaneState
 from calculet_trio.core.request import REQUEST_TABLE, RequestEvent, RequestState
@@ -25,12 +33,15 @@ REQUEST = {
     "new": "wait_model>waiting_model queue>waiting_admission refuse>failed cancel>cancelled",
     "waiting_model": "model_ready>new refuse>failed cancel>cancelled",
     "waiting_admission": "admit>prefill_ready refuse>failed cancel>cancelled",
-    "prefill_ready": "submit>prefill_running fail>failed cancel>cancelled",
+    "prefill_ready": "submit>prefill_running replay>prefill_ready finish>finishing fail>failed cancel>cancelled",
     "prefill_running": (
-        "commit>decode_ready chunk>prefill_ready withdraw>prefill_ready finish>finishing fail>failed cancel>cancelled"
+        "commit>decode_ready chunk>prefill_ready withdraw>prefill_ready replay>prefill_ready finish>finishing "
+        "fail>failed cancel>cancelled"
     ),
-    "decode_ready": "submit>decode_running finish>finishing fail>failed cancel>cancelled",
-    "decode_running": "commit>decode_ready withdraw>decode_ready finish>finishing fail>failed cancel>cancelled",
+    "decode_ready": "submit>decode_running replay>prefill_ready finish>finishing fail>failed cancel>cancelled",
+    "decode_running": (
+        "commit>decode_ready withdraw>decode_ready replay>prefill_ready finish>finishing fail>failed cancel>cancelled"
+    ),
     "finishing": "released>completed",
     "completed": "",
     "cancelled": "",
@@ -63,7 +74,13 @@ GENERATION = {
 }
 ENGINE = {
     "healthy": "quarantine>quarantined",
-    "quarantined": "",
+    "quarantined": "reset>healthy",
+}
+DEVICE = {
+    "sound": "fault>quiescing give_up>lost",
+    "quiescing": "quiet>resetting give_up>lost",
+    "resetting": "proven>sound give_up>lost",
+    "lost": "",
 }
 
 PAIR = {
@@ -78,6 +95,7 @@ MACHINES: list[tuple[Table[Any, Any], type[Enum], type[Enum], Enum, dict[str, st
     (GENERATION_TABLE, GenerationState, GenerationEvent, GenerationState.UNLOADED, GENERATION),
     (ENGINE_TABLE, EngineState, EngineEvent, EngineState.HEALTHY, ENGINE),
     (PAIR_TABLE, PairState, PairEvent, PairState.BOTH, PAIR),
+    (DEVICE_TABLE, DeviceState, DeviceEvent, DeviceState.SOUND, DEVICE),
 ]
 EVERY_MACHINE = pytest.mark.parametrize(
     ("table", "states", "events", "first", "written"), MACHINES, ids=[table.name for table, *_ in MACHINES]
@@ -136,7 +154,8 @@ def test_every_state_can_still_end(
 def test_what_is_terminal() -> None:
     assert REQUEST_TABLE.terminal == {RequestState.COMPLETED, RequestState.CANCELLED, RequestState.FAILED}
     assert JOB_TABLE.terminal == {JobState.SETTLED, JobState.WITHDRAWN, JobState.UNKNOWN}
-    assert ENGINE_TABLE.terminal == {EngineState.QUARANTINED}
+    assert DEVICE_TABLE.terminal == {DeviceState.LOST}
+    assert not ENGINE_TABLE.terminal
     assert not LANE_TABLE.terminal
     assert not GENERATION_TABLE.terminal
 

@@ -10,49 +10,26 @@ from collections.abc import Collection, Mapping
 
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import (
-    Admit,
-    AllocateSequence,
     Deliver,
-    Drained,
-    Drop,
     Effect,
-    Fail,
-    Finish,
-    Place,
-    Quarantined,
-    Refuse,
-    ReleaseSequence,
-    SubmitJob,
 )
 from calculet_trio.core.events import CancelReason, FaultReason
 from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationEvent
-from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
+from calculet_trio.core.jobs import EngineId, Job, PrefillJob
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.core.serving import ServingCore
 from calculet_trio.ids import JobId, LaneId, RequestId, SequenceId
 from tests.core.audit import audit
-from tests.core.device import Device
-from tests.core.shapes import ALIAS, GENERATION, small_shape
+from tests.core.performer import Performer
+from tests.core.shapes import ALIAS, GENERATION
 from tests.core.stream import Stream
 
 LOAD_STEPS = (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM)
 
 
-class World:
-    """One core with its device and clients.
-
-    Attributes:
-        now: monotonic seconds; only `pass_time` moves it.
-        streams: every request that ever arrived.
-        allocations, jobs, releases: what the core asked for and nobody has answered yet, oldest first.
-        past: answers that were given; any of them may come again.
-        effects: what the last event led to.
-        serves: the generation is not being recovered.
-        pausing: the device refused a job, so that engines may idle for a moment.
-        sound: no check has failed so far.
-    """
+class World(Performer):
+    """One core with its device and clients."""
 
     def __init__(
         self,
@@ -63,25 +40,7 @@ class World:
         published: bool = True,
         evidence: Evidence | None = None,
     ) -> None:
-        self.shape = shape or small_shape()
-        self.policy = policy or Policy()
-        self.tenants = self.policy.tenants
-        self.evidence = evidence
-        self.core = ServingCore(self.policy, engines)
-        self.device = Device(self.shape.lanes, engines)
-        self.now = 100.0
-        self.streams: dict[RequestId, Stream] = {}
-        self.allocations: dict[RequestId, AllocateSequence] = {}
-        self.jobs: dict[JobId, Job] = {}
-        self.releases: dict[SequenceId, ReleaseSequence] = {}
-        self.past: list[ev.Event] = []
-        self.effects: list[Effect] = []
-        self.drained = False
-        self.serves = True
-        self.sound = True
-        self._drain_deadline_s: float | None = None
-        self.pausing = False
-        self._reserved: dict[LaneId, int] = {}
+        super().__init__(shape, policy=policy, engines=engines, evidence=evidence)
         if published:
             self.load()
 
@@ -185,6 +144,7 @@ class World:
         asked = self.allocations.pop(request)
         is_late = asked.lane in self.device.lost  # an answer from before the device was lost
         sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
+        self.streams[request].has_lane = True
         self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
 
     def refuse_allocation(self, request: RequestId) -> None:
@@ -221,6 +181,8 @@ class World:
         for work in ended.lanes:
             stream = self.streams[work.request]
             if work.lane in lost:
+                if self.policy.recovery.replay:
+                    stream.begin_again()
                 continue
             failed = FaultReason.BAD_LOGITS if work.request in fail else None
             token = None if failed else stream.next_token
@@ -249,6 +211,14 @@ class World:
         self.device.lose(job)
         self._answer(ev.JobUnknown(job, ended.generation, reason))
 
+    def reset(self, failed: FaultReason | None = None) -> None:
+        """The reset that was asked for has ended."""
+        self.resets.pop()
+        if failed is None:
+            self.device.reset()
+            self.serves = True
+        self.tell(ev.DeviceReset(failed))
+
     def release(self, sequence: SequenceId, *, confirmed: bool = True) -> None:
         asked = self.releases.pop(sequence)
         self.device.end_release(asked.lane, confirmed=confirmed)
@@ -267,7 +237,10 @@ class World:
             stream = self.streams[work.request]
             stream.ready_s = self.now
             if isinstance(ended, PrefillJob) and written:
-                stream.prefilled += len(work.tokens)
+                if stream.rewritten is None:
+                    stream.prefilled += len(work.tokens)
+                else:
+                    stream.rewritten += len(work.tokens)
         return ended
 
     def _answer(self, event: ev.Event) -> None:
@@ -283,8 +256,9 @@ class World:
         return job
 
     @property
-    def open_streams(self) -> list[Stream]:
-        return [stream for stream in self.streams.values() if stream.is_open]
+    def is_sound(self) -> bool:
+        """Nothing is being reset, and the device has not been given up."""
+        return self.core._recovery.device.is_sound
 
     def answer(self, many: int, *, jobs: bool = True) -> bool:
         """Give so many outstanding answers, the best one each time; whether there were so many."""
@@ -293,6 +267,8 @@ class World:
                 self.release(next(iter(self.releases)))
             elif self.allocations:
                 self.allocate(next(iter(self.allocations)))
+            elif self.resets:
+                self.reset()
             elif self.jobs and jobs:
                 self.finish(next(iter(self.jobs)))
             else:
@@ -314,64 +290,7 @@ class World:
             self.pass_time(wakeup_s - self.now)
         raise AssertionError("the core wakes up again and again")
 
-    # ---- performing and checking ----------------------------------------------------------------
-
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case Place():
-                self.streams[effect.request].place()
-            case Admit():
-                self.streams[effect.request].admit(effect)
-                self.streams[effect.request].ready_s = self.now
-            case Deliver():
-                self.streams[effect.request].deliver(effect.output)
-            case Refuse() | Finish() | Fail() | Drop():
-                self.streams[effect.request].close(effect, now=self.now)
-            case AllocateSequence():
-                self._begin_allocation(effect)
-            case ReleaseSequence():
-                self.device.begin_release(effect.lane, effect.sequence)
-                self.releases[effect.sequence] = effect
-            case SubmitJob():
-                self._begin_job(effect)
-            case Quarantined():
-                self.device.quarantine(effect.engine)
-            case Drained():
-                assert not self.drained, "said once"
-                self.drained = True
-
-    def _begin_allocation(self, effect: AllocateSequence) -> None:
-        stream = self.streams[effect.request]
-        assert stream.is_open, "no lane for a request that has ended"
-        assert effect.tokens == len(stream.prompt) + stream.granted <= self.shape.max_seq
-        assert effect.request not in self.allocations
-        assert all(effect.lane != other.lane for other in self.allocations.values()), "one allocation a lane"
-        self.device.expect_empty(effect.lane)
-        self.allocations[effect.request] = effect
-        self._reserved[effect.lane] = effect.tokens
-
-    def _begin_job(self, effect: SubmitJob) -> None:
-        job = effect.job
-        self.device.submit(effect.engine, job)
-        self.jobs[job.job] = job
-        assert len(self.jobs) <= self.policy.admission.max_inflight_jobs
-        for work in job.lanes:
-            stream = self.streams[work.request]
-            assert stream.is_open, "no work for a request that has ended"
-            assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
-            if isinstance(job, DecodeJob):
-                assert tuple(work.tokens) == (stream.tokens[-1],)
-            else:
-                self._expect_prefill(job, stream)
-
-    def _expect_prefill(self, job: PrefillJob, stream: Stream) -> None:
-        """The whole prompt; or, where that has been earned, the next chunk of it."""
-        assert not stream.tokens, "a prompt is prefilled once"
-        rest = stream.prompt[stream.prefilled :]
-        may_chunk = self.evidence is not None and self.evidence.allows("incremental_prefill")
-        tokens = min(len(rest), self.policy.queues.prefill_chunk_tokens) if may_chunk else len(rest)
-        assert tuple(job.work.tokens) == rest[:tokens]
-        assert job.samples == (tokens == len(rest)), "logits are wanted of a prompt's end only"
+    # ---- looking ---------------------------------------------------------------------------------
 
     def can_hold(self, stream: Stream) -> bool:
         """Whether the budgets hold the request once all lanes are free that can be; lost ones stay charged."""

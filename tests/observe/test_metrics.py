@@ -155,7 +155,7 @@ def test_refusals_starvation_and_faults_have_their_reasons():
     assert seen["calrt_errors_total code=ccu_fault"] == 1
     assert seen["calculet_quarantined_jobs_total reason=ccu_fault"] == 1
     assert seen["calculet_jobs_total engine=ping outcome=unknown phase=prefill"] == 1
-    assert seen["calculet_status status=failed"] == 1
+    assert seen["calculet_status status=recovering"] == 1
     assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 3
 
 

@@ -93,7 +93,7 @@ TIMEOUTS = {"job_s": 2.0}
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("stuck", "timeout"), ("hang", "timeout"), ("lost", "device_lost"), ("raise", "runtime_error")],
+    [("stuck", "stuck_wait"), ("hang", "timeout"), ("lost", "device_lost")],
 )
 async def test_b58_a_device_that_is_lost_is_told_of_and_left(fault: str, code: str) -> None:
     with running(SCRIPT, config={"timeouts": TIMEOUTS}) as daemon:
@@ -108,6 +108,19 @@ async def test_b58_a_device_that_is_lost_is_told_of_and_left(fault: str, code: s
         await served.hang_up()
         assert f"reason={code}" in daemon.stderr()
         assert "Traceback" not in daemon.stderr()
+
+
+async def test_b58_a_device_that_can_be_reset_is_and_serves_again() -> None:
+    with running(SCRIPT, config={"timeouts": TIMEOUTS}) as daemon:
+        served = Served(daemon)
+        stream = await served.begin("raise", stream=True)
+        assert (await stream.read_answer()).events()[-1]["error"]["code"] == "runtime_error"
+        await served.until_metrics(calculet_ready=1.0)
+        assert (await served.chat("hi")).status == 200
+        await served.hang_up()
+        assert "event=device_reset " in daemon.stderr()
+        assert "Traceback" not in daemon.stderr()
+        assert daemon.stop() == 0
 
 
 async def test_b58_slow_is_not_dead() -> None:

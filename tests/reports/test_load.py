@@ -44,6 +44,7 @@ async def test_b52_of_six_one_runs_one_waits_and_four_are_told_so(one_lane: Serv
 
 
 async def test_b52_a_place_is_free_again_after_every_kind_of_end(one_lane: Served) -> None:
+    one_lane.may_log("output_failed")
     for ending in ("finish", "leave", "fail"):
         runs = await one_lane.begin("held", max_tokens=1)
         await one_lane.wait_for(waiting=1)

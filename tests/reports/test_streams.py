@@ -13,6 +13,7 @@ from tests.reports.served import CHAT, Served, ask
 
 
 async def test_b39_a_fault_before_the_first_token_has_its_status(served: Served) -> None:
+    served.may_log("output_failed")
     for stream in (True, False):
         answer = await served.chat("b39 early", stream=stream)
         assert (answer.status, answer.error["code"]) == (503, "output_error")
@@ -20,6 +21,7 @@ async def test_b39_a_fault_before_the_first_token_has_its_status(served: Served)
 
 
 async def test_b39_a_fault_after_three_tokens_is_an_event_and_an_orderly_end(served: Served) -> None:
+    served.may_log("output_failed")
     answer = await served.chat("b39 late", stream=True)
     assert (answer.status, answer.ended) == (200, True)
     *told, last = answer.events()

@@ -13,6 +13,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.script import parse_script
 from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import lifecycle
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest, Service
@@ -106,7 +107,7 @@ async def living(
         open_text=lambda: ModelText(runtime.script.tokenizer, None),
         meta={},
     )
-    daemon = lifecycle.Daemon(
+    daemon = Daemon(
         runtime=runtime,
         source=source,
         policy=policy or Policy(admission=AdmissionPolicy()),

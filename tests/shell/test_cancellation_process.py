@@ -22,6 +22,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.script import parse_script
 from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import lifecycle
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from tests.api.wire import Wire, post
 from tests.shell.checkpoints import POINTS_MAX, Remains, StrikeAt, WatchedRuntime
@@ -49,7 +50,7 @@ class Served:
     """A daemon that is to be struck, and what a test holds of it."""
 
     runtime: WatchedRuntime
-    daemon: lifecycle.Daemon
+    daemon: Daemon
     metrics: ServiceMetrics
     port: int = 0
     ready: trio.Event = attrs.field(factory=trio.Event)
@@ -77,7 +78,7 @@ def prepared() -> Served:
     source = ModelSource(
         alias="m", package=None, verify=lambda: None, open_text=lambda: ModelText(tokenizer, None), meta={}
     )
-    daemon = lifecycle.Daemon(
+    daemon = Daemon(
         runtime=runtime,
         source=source,
         policy=Policy(admission=AdmissionPolicy()),

@@ -17,14 +17,16 @@ import trio
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
+from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_kinds import FaultKind
-from calculet_trio.core.policy import AdmissionPolicy, Policy
+from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
 from calculet_trio.errors import DeviceLost, GenerationFailed, RequestRefused
 from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve, load_device
 from calculet_trio.runtimes.emulated import END_TOKEN, EmulatedRuntime, continuation
 from calculet_trio.runtimes.faults import FaultyRuntime, Plan, Planned, Rates
 from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest
@@ -67,6 +69,7 @@ class Books:
         self.endings: Counter[str] = Counter()
         self.jobs: dict[int, set[int]] = {}
         self.jobs_at_once = 0
+        self.resets = 0
 
     def watch(self, snapshot, clock):
         self.snapshot = snapshot
@@ -90,6 +93,9 @@ class Books:
                 assert not any(lanes & held for held in self.jobs.values()), "a lane is in two jobs"
                 self.jobs[job.job] = lanes
                 self.jobs_at_once = max(self.jobs_at_once, len(self.jobs))
+            case ef.ResetDevice():
+                assert not self.jobs, "a job is out"
+                self.resets += 1
             case ef.Deliver(request):
                 assert self.is_open[request], "a token after the end"
                 self.tokens[request] += 1
@@ -109,6 +115,7 @@ class Chaos:
     runtime: FaultyRuntime
     board: EmulatedRuntime
     seed: int
+    policy: Policy
     books: Books = attrs.field(factory=Books)
     answers: Counter[str] = attrs.field(factory=Counter)
     ready: trio.Event = attrs.field(factory=trio.Event)
@@ -117,7 +124,7 @@ class Chaos:
 
     async def live(self, *, shutdown_after: int | None) -> None:
         """Start the daemon, let everybody come at once, and wait until it is over."""
-        daemon = lifecycle.Daemon(
+        daemon = Daemon(
             runtime=self.runtime,
             source=ModelSource(
                 alias="m",
@@ -126,7 +133,7 @@ class Chaos:
                 open_text=lambda: ModelText(TOKENIZER, None),
                 meta={},
             ),
-            policy=POLICY,
+            policy=self.policy,
             metrics=self.books,
             serve_http=self._surface,
             on_ready=lambda _port: self.ready.set(),
@@ -188,10 +195,10 @@ class Chaos:
         assert len(self.house._dispatcher) == len(self.house._samplers) == 0
 
 
-def chaos(seed, plan):
+def chaos(seed, plan, policy=POLICY):
     pace = RealPace()
     board = EmulatedRuntime(BOARD, pace, seed=seed)
-    return Chaos(FaultyRuntime(board, plan, pace), board, seed)
+    return Chaos(FaultyRuntime(board, plan, pace), board, seed, policy)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -215,9 +222,22 @@ async def test_a_shutdown_in_their_middle():
     assert crowd.answers["draining"] > 0
 
 
-@pytest.mark.parametrize("fault", [FaultKind.CCU_FAULT, FaultKind.DEVICE_LOST])
-async def test_a_device_that_is_lost_in_their_middle(fault):
-    crowd = chaos(4, Plan([Planned(fault, 300)]))
+async def test_a_device_that_is_reset_in_their_middle_again_and_again():
+    recovery = RecoveryPolicy(max_resets_per_10min=100, replay=True)
+    planned = [Planned(FaultKind.CCU_FAULT, nth) for nth in (50, 51, 120, 300, 301, 500)]
+    crowd = chaos(5, Plan(planned), attrs.evolve(POLICY, recovery=recovery))
+    await crowd.live(shutdown_after=None)
+    crowd.nothing_is_left()
+    counts = crowd.books.snapshot()
+    assert counts.resets == crowd.books.resets > 0
+    assert counts.replays > 0
+    assert counts.buffers_unknown == len(planned)
+    assert crowd.board.resident == 0
+    assert not [answer for answer in crowd.answers if FaultReason.CCU_FAULT.value in answer], "nobody hears of it"
+
+
+async def test_a_device_that_is_lost_in_their_middle():
+    crowd = chaos(4, Plan([Planned(FaultKind.DEVICE_LOST, 300)]))
     with pytest.RaisesGroup(DeviceLost, flatten_subgroups=True, allow_unwrapped=True):
         await crowd.live(shutdown_after=None)
     crowd.nothing_is_left()

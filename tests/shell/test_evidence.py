@@ -13,6 +13,7 @@ from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve, load_de
 from calculet_trio.runtimes.emulated import EmulatedRuntime, continuation
 from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
+from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.model_manager import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
@@ -79,7 +80,7 @@ async def served(evidence):
         devices.append(device)
         return evidence
 
-    daemon = lifecycle.Daemon(
+    daemon = Daemon(
         runtime=EmulatedRuntime(BOARD, RealPace()),
         source=ModelSource(
             alias="m",

@@ -164,9 +164,7 @@ async def test_a_busy_device_is_tried_again():
         assert (await ask(house.service))[0] == "abc"
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"), [("hang", "timeout"), ("lost", "device_lost"), ("raise", "runtime_error")]
-)
+@pytest.mark.parametrize(("fault", "reason"), [("hang", "timeout"), ("lost", "device_lost")])
 async def test_a_job_of_unknown_fate_tells_everybody_and_ends_the_process(fault, reason):
     script = {
         "lanes": 2,

@@ -135,14 +135,14 @@ def test_no_manager_to_talk_to_is_no_error(address):
         assert daemon.ends() == 0
 
 
-@pytest.mark.parametrize("fault", ["hang", "stuck"])
-def test_a_job_that_never_returns_ends_the_process_with_75(fault):
+@pytest.mark.parametrize(("fault", "code"), [("hang", "timeout"), ("stuck", "stuck_wait")])
+def test_a_job_that_never_returns_ends_the_process_with_75(fault, code):
     with starting() as daemon:
         daemon.becomes_ready()
         reply = read_all(daemon.begin_chat(fault))
         assert reply.startswith("HTTP/1.1 503")
-        assert '"code":"timeout"' in reply
-        assert daemon.hear("STOPPING")["STATUS"] == "leaving: the fate of a device call is unknown (timeout)"
+        assert f'"code":"{code}"' in reply
+        assert daemon.hear("STOPPING")["STATUS"] == f"leaving: the fate of a device call is unknown ({code})"
         assert daemon.ends() == 75
 
 

@@ -119,7 +119,7 @@ async def test_who_wakes_after_the_end_samples_nothing():
         runner=Runner(),
         limiter=trio.CapacityLimiter(1),
     )
-    assert outcome == Unknown(FaultReason.TIMEOUT)
+    assert outcome == Unknown(FaultReason.STUCK_WAIT)
     runtime.let_go.set()
     assert await trio.to_thread.run_sync(ended.wait, 60)
     assert read == []

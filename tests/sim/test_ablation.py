@@ -16,6 +16,7 @@ from calculet_trio.core.decode import DecodeScheduler
 from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event
 from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.core.policy import Policy, RecoveryPolicy
 from calculet_trio.core.request import Request
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.tenant_queue import TenantQueue
@@ -63,7 +64,23 @@ def test_a_token_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         return [effect for effect in effects if type(effect) is not ef.Deliver or next(seen) != 20]
 
     plant(monkeypatch, lose)
+    assert "is continued with tokens that are not its own" in complaint(small())
+
+
+def test_the_last_token_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(effects: list[Effect], _event: Event, _now: float) -> list[Effect]:
+        ended = {effect.request for effect in effects if isinstance(effect, ef.Finish)}
+        return [effect for effect in effects if not (isinstance(effect, ef.Deliver) and effect.request in ended)]
+
+    plant(monkeypatch, lose)
     assert "ends by a length that it has not reached" in complaint(small())
+
+
+def test_a_replay_forgets_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Request, "known_tokens", property(lambda request: (*request.prompt, *request.generated[::-1])))
+    policy = Policy(recovery=RecoveryPolicy(max_resets_per_10min=1000, replay=True))
+    spec = small(faults={FaultKind.CCU_FAULT: 0.02}, policy=policy)
+    assert "is continued with tokens that are not its own" in complaint(spec)
 
 
 def test_an_end_is_never_said(monkeypatch: pytest.MonkeyPatch) -> None:

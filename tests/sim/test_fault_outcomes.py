@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.core.faults import FAULTS, Next
+from calculet_trio.core.policy import Policy, RecoveryPolicy
 from calculet_trio.runtimes.faults import GOLDEN, RESET, STATUS
 from calculet_trio.sim.population import Poisson
 from calculet_trio.sim.world import run_world
@@ -27,9 +30,9 @@ LOST = {
     FaultKind.LOSE_LANE: "failed: ccu_fault",
     FaultKind.WRONG_COMPLETION: "failed: wrong_completion",
     FaultKind.DUPLICATE_COMPLETION: "failed: wrong_completion",
-    FaultKind.LATE_COMPLETION: "failed: timeout",
+    FaultKind.LATE_COMPLETION: "failed: stuck_wait",
     FaultKind.TIMEOUT: "failed: timeout",
-    FaultKind.STUCK: "failed: timeout",
+    FaultKind.STUCK: "failed: stuck_wait",
     FaultKind.CCU_FAULT: "failed: ccu_fault",
     FaultKind.PCIE_ERROR: "failed: pcie_error",
     FaultKind.UNKNOWN_DMA: "failed: unknown_dma",
@@ -41,7 +44,10 @@ UNSEEN = {FaultKind.CROSS_TALK}
 """Kinds that only a checker can see."""
 
 BY_ITSELF = {FaultKind.UNCONFIRMED}
-"""A lane is lost; the device is once all are."""
+"""A lane is lost; the device is to be reset once all are."""
+
+
+RESETTABLE = {reason for reason, rule in FAULTS.items() if rule.next in (Next.RESET, Next.RESTART_OR_RESET)}
 
 
 def test_every_kind_has_an_outcome() -> None:
@@ -67,9 +73,31 @@ def test_the_device_is_lost_and_clients_are_told_why(kind: FaultKind) -> None:
     assert outcome.clients["finished: length"] > 0
 
 
+@pytest.mark.parametrize("kind", [kind for kind in LOST if FaultReason(LOST[kind][8:]) in RESETTABLE])
+def test_a_device_that_may_be_reset_often_is_never_lost_and_with_replay_nobody_fails(kind: FaultKind) -> None:
+    recovery = RecoveryPolicy(max_resets_per_10min=1000, restart_on_unknown_dma=False, replay=True)
+    outcome = run_world(small(faults={kind: 0.02}, population=CROWD, policy=Policy(recovery=recovery)))
+    assert outcome.resets + outcome.losses == outcome.faults[kind]
+    assert outcome.lives == 1
+    assert outcome.losses <= 1, "in a drain nothing is reset: then alone may it be lost"
+    assert outcome.resets > 3 or kind is FaultKind.TIMEOUT, "one that lasts longer than this crowd stays"
+    assert outcome.replays >= outcome.resets
+    failed = sum(many for ending, many in outcome.clients.items() if ending.startswith("failed"))
+    if not outcome.losses and kind is not FaultKind.LOSE_LANE:  # whose others were sampled, and cannot go back
+        assert failed == 0
+
+
+def test_a_reset_that_fails_is_the_loss_of_the_device() -> None:
+    recovery = RecoveryPolicy(max_resets_per_10min=1000, replay=True)
+    faults = {FaultKind.CCU_FAULT: 0.01, FaultKind.RESET_FAILED: 0.5}
+    outcome = run_world(small(faults=faults, population=CROWD, policy=Policy(recovery=recovery)))
+    assert outcome.resets >= outcome.losses > 0
+    assert outcome.clients["failed: unknown_dma"] > 0
+
+
 def test_lanes_that_are_not_confirmed_empty_are_lost_one_by_one() -> None:
     outcome = run_world(small(faults={FaultKind.UNCONFIRMED: 0.05}, population=CROWD))
-    assert outcome.faults[FaultKind.UNCONFIRMED] > outcome.losses > 0
+    assert outcome.faults[FaultKind.UNCONFIRMED] > outcome.losses + outcome.resets > 0
 
 
 def test_crossed_lanes_are_seen_by_their_clients() -> None:

@@ -40,6 +40,8 @@ def test_the_drawn_worlds_are_of_every_kind() -> None:
         {spec.policy.admission.max_inflight_jobs for spec in specs} == {1, 2},
         {spec.policy.queues.policy for spec in specs} == set(TurnPolicy),
         {spec.policy.decode.order for spec in specs} == set(DecodeOrder),
+        {spec.policy.recovery.replay for spec in specs} == {False, True},
+        {spec.policy.recovery.max_resets_per_10min for spec in specs} == {0, 2, 100},
         {spec.chunked for spec in specs} == {False, True},
         {spec.policy.batch.batching_window_s > 0 for spec in specs} == {False, True},
         any(tenant.max_active_sequences for spec in specs for tenant in spec.policy.tenants.values()),

@@ -41,6 +41,7 @@ class _Active:
     ready_at: tuple[int, int]
     is_decoding: bool = False
     is_in_job: bool = False
+    has_lane: bool = True
 
 
 class DiligenceChecker:
@@ -61,7 +62,7 @@ class DiligenceChecker:
         self._done = (0, 0)  # jobs, decode jobs
         self._idle_since_s: float | None = None
         self._empty_since_s: float | None = None
-        self._is_lost = False
+        self._is_faulty = False
         self._longest_reply = self._longest_prompt = 1
         weights = [tenant.weight for tenant in policy.tenants.values()] + [1.0]
         self._weights_apart = max(weights) / min(weights)
@@ -70,6 +71,7 @@ class DiligenceChecker:
         """See `calculet_trio.sim.checkers.watch.Checker`."""
         return {
             ev.Offered: self._offered,
+            ev.SequenceAllocated: self._lane_given,
             ev.SequenceRefused: self._allocation_refused,
             ev.SequenceReleased: self._lane_returned,
             ev.TenantsChanged: self._tenants_changed,
@@ -77,7 +79,9 @@ class DiligenceChecker:
             ev.JobFailed: self._job_ended,
             ev.JobNotSubmitted: self._job_ended,
             ev.JobUnknown: self._job_ended,
-            ef.Quarantined: self._quarantined,
+            ev.DeviceReset: self._reset,
+            ef.Quarantined: self._faulty,
+            ef.ResetDevice: self._faulty,
             ef.AllocateSequence: self._allocated,
             ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
@@ -104,7 +108,16 @@ class DiligenceChecker:
 
     def _allocation_refused(self, event: ev.SequenceRefused, now: float) -> None:
         self._lanes_given.discard(event.request)
-        self._waiting.add(event.request)
+        if event.request not in self._active:
+            self._waiting.add(event.request)
+        self._look(now)
+
+    def _lane_given(self, event: ev.SequenceAllocated, now: float) -> None:
+        """To one that was admitted before it is the lane of its replay: it waits for an engine from now on."""
+        request = self._active.get(event.request)
+        if request is not None:
+            request.has_lane, request.is_decoding, request.ready_at = True, False, self._done
+            self._longest_prompt = max(self._longest_prompt, request.prompt_tokens + request.granted)
         self._look(now)
 
     def _lane_returned(self, event: ev.SequenceReleased, now: float) -> None:
@@ -122,7 +135,7 @@ class DiligenceChecker:
     def _ended(self, effect: ef.Refuse | ef.Finish | ef.Fail | ef.Drop, now: float) -> None:
         self._look(now)
         request = self._active.pop(effect.request, None)
-        if request is not None and not request.is_in_job and not self._is_lost:
+        if request is not None and request.has_lane and not request.is_in_job and not self._is_faulty:
             self._require_fed(effect.request, request, is_decode=request.is_decoding)
         self._waiting.discard(effect.request)
         self._lanes_given.discard(effect.request)
@@ -150,20 +163,33 @@ class DiligenceChecker:
             request = self._active.get(work.request)
             if request is not None:
                 request.is_in_job = False
-                if isinstance(event, ev.JobFinished):  # who was turned away has waited on
+                if isinstance(event, ev.JobFinished) and work.lane in event.lost:
+                    request.has_lane = False
+                elif isinstance(event, ev.JobFinished):  # who was turned away has waited on
                     request.ready_at, request.is_decoding = self._done, job.samples
         self._look(now)
 
-    def _quarantined(self, effect: ef.Quarantined, now: float) -> None:
-        self._is_lost = True
+    def _faulty(self, effect: ef.Quarantined | ef.ResetDevice, now: float) -> None:
+        """Nothing is asked of the device until it has been reset, if ever."""
+        self._is_faulty = True
+        self._idle_since_s = self._empty_since_s = None
+
+    def _reset(self, event: ev.DeviceReset, now: float) -> None:
+        """It serves again: those who were admitted need new lanes, and whoever else was being given one waits."""
+        if event.failed is not None:
+            return
+        self._is_faulty = False
+        self._lanes_given &= self._active.keys()
+        for request in self._active.values():
+            request.has_lane = request.is_in_job = False
 
     # ---- bounds ---------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
         """Note since when the device has been idle, or empty, although somebody waits; object if it is too long."""
-        if self._is_lost:
+        if self._is_faulty:
             return
-        is_idle = not self._jobs and bool(self._active)
+        is_idle = not self._jobs and any(request.has_lane for request in self._active.values())
         if not is_idle:
             self._idle_since_s = None
         elif self._idle_since_s is None:

@@ -70,6 +70,8 @@ class FairnessChecker:
         self._backlogged: dict[str, _Tenant] = {}
         self._spans: dict[tuple[str, str], _Span] = {}
         self._jobs: dict[JobId, Job] = {}
+        self._prompts: dict[RequestId, int] = {}
+        self._prefilled: dict[RequestId, int] = {}
         self.compared = 0
         """How often two tenants' accounts were held against the bound."""
 
@@ -82,6 +84,7 @@ class FairnessChecker:
             ev.TenantsChanged: self._tenants_changed,
             ev.JobFinished: self._job_finished,
             ef.AllocateSequence: self._goes,
+            ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
             ef.Deliver: self._delivered,
             ef.Refuse: self._ends,
@@ -129,13 +132,19 @@ class FairnessChecker:
         self._backlogged[name] = tenant
 
     def _goes(self, effect: ef.AllocateSequence, now: float) -> None:
-        self._weights[effect.request] = self._tenants[self._names[effect.request]].weight
+        if effect.request not in self._prompts:  # else it is replayed, and was charged long ago
+            self._weights[effect.request] = self._tenants[self._names[effect.request]].weight
         self._waits_no_more(effect.request)
+
+    def _admitted(self, effect: ef.Admit, now: float) -> None:
+        self._prompts[effect.request] = effect.prompt_tokens
 
     def _ends(self, effect: ef.Refuse | ef.Finish | ef.Fail | ef.Drop, now: float) -> None:
         self._waits_no_more(effect.request)
         self._names.pop(effect.request, None)
         self._weights.pop(effect.request, None)
+        self._prompts.pop(effect.request, None)
+        self._prefilled.pop(effect.request, None)
 
     def _waits_no_more(self, request: RequestId) -> None:
         name = self._names.get(request)
@@ -170,7 +179,15 @@ class FairnessChecker:
         job = self._jobs.pop(event.job, None)
         if job is not None and not event.lost:
             for work in job.lanes:
-                self._served(work.request, len(work.tokens))
+                self._prefilled_to(work.request, work.position + len(work.tokens))
+
+    def _prefilled_to(self, request: RequestId, tokens: int) -> None:
+        """Prompts are served once: what is prefilled again after a reset is nobody's service."""
+        before = self._prefilled.get(request, 0)
+        tokens = min(tokens, self._prompts.get(request, 0))
+        if tokens > before:
+            self._prefilled[request] = tokens
+            self._served(request, tokens - before)
 
     def _delivered(self, effect: ef.Deliver, now: float) -> None:
         self._served(effect.request, self._decode_cost)

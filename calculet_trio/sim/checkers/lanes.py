@@ -50,6 +50,8 @@ class LaneChecker:
             ev.JobFailed: self._job_withdrawn,
             ev.JobNotSubmitted: self._job_withdrawn,
             ev.JobUnknown: self._job_unknown,
+            ev.DeviceReset: self._reset,
+            ef.ResetDevice: self._about_to_reset,
             ef.AllocateSequence: self._given,
             ef.SubmitJob: self._submitted,
             ef.ReleaseSequence: self._taken_back,
@@ -137,6 +139,17 @@ class LaneChecker:
         for work in job.lanes if job is not None else ():
             assert job is not None
             self._ended(job, work).is_unknown = True
+
+    def _about_to_reset(self, effect: ef.ResetDevice, now: float) -> None:
+        """Nothing may be out: neither a job, nor an answer about a lane."""
+        require(not self._jobs, f"the device is to be reset while jobs {list(self._jobs)[:5]} are out")
+        asked = [key[1] for key, lane in self._lanes.items() if lane.request is not None and lane.sequence is None]
+        require(not asked, f"the device is to be reset while lanes {asked[:5]} are being allocated")
+
+    def _reset(self, event: ev.DeviceReset, now: float) -> None:
+        """Every lane is empty, and nobody's."""
+        if event.failed is None:
+            self._lanes.clear()
 
     def _ended(self, job: Job, work: LaneWork) -> _Lane:
         lane = self._lane(job.generation, work.lane)

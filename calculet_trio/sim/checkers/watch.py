@@ -1,6 +1,6 @@
 """Watch: the observer of one daemon; it tells every checker what that one wants to know.
 
-Source: SPEC section 11; `calculet_trio.shell.lifecycle.Observer`.
+Source: SPEC section 11; `calculet_trio.shell.daemon.Observer`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Watch:
         self._at_this_moment = 0
 
     def watch(self, snapshot: Callable[[], CoreSnapshot], clock: Callable[[], float]) -> None:
-        """See `calculet_trio.shell.lifecycle.Observer`."""
+        """See `calculet_trio.shell.daemon.Observer`."""
         self._snapshot = snapshot
 
     def watch_device(self, reading: object, memory: object) -> None:
@@ -64,10 +64,10 @@ class Watch:
         return self._snapshot()
 
     def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """See `calculet_trio.shell.lifecycle.Observer`."""
+        """See `calculet_trio.shell.daemon.Observer`."""
 
     def heard(self, event: ev.Event, now: float) -> None:
-        """See `calculet_trio.shell.lifecycle.Observer`."""
+        """See `calculet_trio.shell.daemon.Observer`."""
         if now > self._moment_s:
             self._moment_s, self._at_this_moment = now, 0
         self._at_this_moment += 1
@@ -75,7 +75,7 @@ class Watch:
         self._tell(event, now)
 
     def saw(self, effect: ef.Effect, now: float) -> None:
-        """See `calculet_trio.shell.lifecycle.Observer`."""
+        """See `calculet_trio.shell.daemon.Observer`."""
         self._tell(effect, now)
 
     def conclude(self, now: float, *, device_lost: bool) -> None:

@@ -1,0 +1,54 @@
+"""Every job appends to a lane exactly what is known of its request at that place, whatever was reset in between.
+
+Source: SPEC section 7, 9 (``recovery.replay``).
+"""
+
+from __future__ import annotations
+
+from calculet_trio.core import effects as ef
+from calculet_trio.core import events as ev
+from calculet_trio.ids import RequestId
+from calculet_trio.sim.checkers.violation import require
+from calculet_trio.sim.checkers.watch import Routes
+
+
+class HistoryChecker:
+    """One daemon's requests and their tokens: the prompt, and what was sampled and given to the client."""
+
+    def __init__(self) -> None:
+        self._known: dict[RequestId, list[int]] = {}
+        self._sampled: dict[RequestId, int] = {}
+
+    def routes(self) -> Routes:
+        """See `calculet_trio.sim.checkers.watch.Checker`."""
+        return {
+            ev.Offered: self._offered,
+            ev.JobFinished: self._job_finished,
+            ef.Deliver: self._delivered,
+            ef.SubmitJob: self._submitted,
+            ef.Refuse: self._ended,
+            ef.Finish: self._ended,
+            ef.Fail: self._ended,
+            ef.Drop: self._ended,
+        }
+
+    def conclude(self, now: float, *, device_lost: bool) -> None:
+        """Nothing is left to say: each job was held against it."""
+
+    def _offered(self, event: ev.Offered, now: float) -> None:
+        self._known.setdefault(event.request, list(event.prompt))
+
+    def _job_finished(self, event: ev.JobFinished, now: float) -> None:
+        self._sampled = {result.request: result.token for result in event.results if result.token is not None}
+
+    def _delivered(self, effect: ef.Deliver, now: float) -> None:
+        require(effect.request in self._sampled, f"request {effect.request} is given a token that nobody sampled now")
+        self._known[effect.request].append(self._sampled.pop(effect.request))
+
+    def _submitted(self, effect: ef.SubmitJob, now: float) -> None:
+        for work in effect.job.lanes:
+            known = self._known[work.request][work.position : work.position + len(work.tokens)]
+            require(known == list(work.tokens), f"request {work.request} is continued with tokens that are not its own")
+
+    def _ended(self, effect: ef.Refuse | ef.Finish | ef.Fail | ef.Drop, now: float) -> None:
+        self._known.pop(effect.request, None)

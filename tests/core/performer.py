@@ -1,0 +1,158 @@
+"""Performs the core's effects on a tiny device and its clients' streams; each is checked before it is done."""
+
+from __future__ import annotations
+
+from calculet_trio.core import events as ev
+from calculet_trio.core.effects import (
+    Abandon,
+    Admit,
+    AllocateSequence,
+    Deliver,
+    Drained,
+    Drop,
+    Effect,
+    Fail,
+    Finish,
+    Place,
+    Quarantined,
+    Refuse,
+    ReleaseSequence,
+    ResetDevice,
+    SubmitJob,
+)
+from calculet_trio.core.evidence import Evidence
+from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
+from calculet_trio.core.policy import Policy
+from calculet_trio.core.profiles import ModelShape
+from calculet_trio.core.serving import ServingCore
+from calculet_trio.ids import JobId, LaneId, RequestId, SequenceId
+from tests.core.device import Device
+from tests.core.shapes import small_policy, small_shape
+from tests.core.stream import Stream
+
+
+class Performer:
+    """The outside of one core; `tests.core.world.World` makes things happen in it.
+
+    Attributes:
+        now: monotonic seconds; only `pass_time` moves it.
+        streams: every request that ever arrived.
+        allocations, jobs, releases: what the core asked for and nobody has answered yet, oldest first.
+        resets: of the device, that were asked for and have not ended.
+        abandoned: that the device was given up; once at most.
+        past: answers that were given; any of them may come again.
+        effects: what the last event led to.
+        serves: the generation is not being recovered.
+        pausing: the device refused a job, so that engines may idle for a moment.
+        sound: no check has failed so far.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape | None = None,
+        *,
+        policy: Policy | None = None,
+        engines: tuple[EngineId, ...] = (EngineId.PING,),
+        evidence: Evidence | None = None,
+    ) -> None:
+        self.shape = shape or small_shape()
+        self.policy = policy or small_policy()
+        self.tenants = self.policy.tenants
+        self.evidence = evidence
+        self.core = ServingCore(self.policy, engines)
+        self.device = Device(self.shape.lanes, engines)
+        self.now = 100.0
+        self.streams: dict[RequestId, Stream] = {}
+        self.allocations: dict[RequestId, AllocateSequence] = {}
+        self.jobs: dict[JobId, Job] = {}
+        self.releases: dict[SequenceId, ReleaseSequence] = {}
+        self.resets: list[ResetDevice] = []
+        self.abandoned: list[Abandon] = []
+        self.past: list[ev.Event] = []
+        self.effects: list[Effect] = []
+        self.drained = False
+        self.serves = True
+        self.sound = True
+        self._drain_deadline_s: float | None = None
+        self.pausing = False
+        self._reserved: dict[LaneId, int] = {}
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Place():
+                self.streams[effect.request].place()
+            case Admit():
+                self.streams[effect.request].admit(effect)
+                self.streams[effect.request].ready_s = self.now
+            case Deliver():
+                self.streams[effect.request].deliver(effect.output)
+            case Refuse() | Finish() | Fail() | Drop():
+                self.streams[effect.request].close(effect, now=self.now)
+            case AllocateSequence():
+                self._begin_allocation(effect)
+            case ReleaseSequence():
+                self.device.begin_release(effect.lane, effect.sequence)
+                self.releases[effect.sequence] = effect
+            case SubmitJob():
+                self._begin_job(effect)
+            case Quarantined():
+                self.device.quarantine(effect.engine)
+            case ResetDevice():
+                self._begin_reset(effect)
+            case Abandon():
+                assert not self.abandoned, "said once"
+                self.abandoned.append(effect)
+                self.device.abandon()
+            case Drained():
+                assert not self.drained, "said once"
+                self.drained = True
+
+    def _begin_reset(self, effect: ResetDevice) -> None:
+        assert self.device.is_quiet, "something is still out"
+        assert not self.allocations, "an allocation is still out"
+        assert not self.resets, "one at a time"
+        self.resets.append(effect)
+        for stream in self.open_streams:
+            if stream.admitted is not None:
+                assert self.policy.recovery.replay, "it has lost its KV, and was not told"
+                stream.begin_again()
+
+    def _begin_allocation(self, effect: AllocateSequence) -> None:
+        stream = self.streams[effect.request]
+        assert stream.is_open, "no lane for a request that has ended"
+        assert effect.tokens == len(stream.prompt) + stream.granted <= self.shape.max_seq
+        assert effect.request not in self.allocations
+        assert all(effect.lane != other.lane for other in self.allocations.values()), "one allocation a lane"
+        self.device.expect_empty(effect.lane)
+        self.allocations[effect.request] = effect
+        self._reserved[effect.lane] = effect.tokens
+
+    def _begin_job(self, effect: SubmitJob) -> None:
+        job = effect.job
+        self.device.submit(effect.engine, job)
+        self.jobs[job.job] = job
+        assert len(self.jobs) <= self.policy.admission.max_inflight_jobs
+        for work in job.lanes:
+            stream = self.streams[work.request]
+            assert stream.is_open, "no work for a request that has ended"
+            assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
+            if isinstance(job, DecodeJob):
+                assert tuple(work.tokens) == (stream.tokens[-1],)
+            else:
+                self._expect_prefill(job, stream)
+
+    def _expect_prefill(self, job: PrefillJob, stream: Stream) -> None:
+        """The whole prompt; or, where that has been earned, the next chunk of it."""
+        if stream.rewritten is None:
+            assert not stream.tokens, "a prompt is prefilled once"
+            rest = stream.prompt[stream.prefilled :]
+        else:
+            rest = (*stream.prompt, *stream.tokens)[stream.rewritten :]
+        may_chunk = self.evidence is not None and self.evidence.allows("incremental_prefill")
+        tokens = min(len(rest), self.policy.queues.prefill_chunk_tokens) if may_chunk else len(rest)
+        assert tuple(job.work.tokens) == rest[:tokens]
+        assert job.samples == (tokens == len(rest)), "logits are wanted of a prompt's end only"
+
+    @property
+    def open_streams(self) -> list[Stream]:
+        return [stream for stream in self.streams.values() if stream.is_open]
