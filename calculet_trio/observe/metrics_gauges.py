@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.snapshot import CoreSnapshot
 
@@ -110,13 +111,20 @@ class DeviceGauges(Collector):
         yield CounterMetricFamily(
             "calculet_fault_restarts", "Processes that left because of a fault; kept across restarts.", memory.restarts
         )
+        codes = dict.fromkeys((reason.value for reason in FaultReason), 0)
+        for fault in memory.faults:
+            codes[fault.reason.value] += 1
+        yield _by("calculet_faults_remembered", "Faults on record, at most 256; kept across restarts.", "code", codes)
         outcomes = {True: "succeeded", False: "failed", None: "unknown"}
         resets = dict.fromkeys(outcomes.values(), 0)
         for reset in memory.resets:
             resets[outcomes[reset.succeeded]] += 1
-        yield _by(
-            "calculet_resets_remembered", "Resets on record, at most 128; kept across restarts.", "outcome", resets
-        )
+        kept = "Resets on record, at most 128; kept across restarts."
+        yield _by("calculet_resets_remembered", kept, "outcome", resets)
+        took_s = [reset.took_s for reset in memory.resets if reset.took_s is not None]
+        if took_s:
+            last = "From the last reset's beginning until the device was ready again, or given up."
+            yield GaugeMetricFamily("calculet_last_recovery_seconds", last, took_s[-1])
 
     def _device(self, reading: DeviceReading) -> Iterable[Metric]:
         yield GaugeMetricFamily("calrt_device_status", "Whether the device can be used.", int(reading.is_ok))

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
 from calculet_trio.core.device_reading import DeviceReading
-from calculet_trio.core.fault_record import FaultMemory
+from calculet_trio.core.fault_record import FaultMemory, FaultRecord
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import AdmissionPolicy, Policy
@@ -230,10 +230,14 @@ def test_the_memory_of_faults_is_shown_and_no_device_that_was_not_asked():
     metrics = ServiceMetrics()
     memory = FaultMemory(restarts=3).with_reset_begun(5.0).with_reset_ended(succeeded=True, took_s=1.0)
     memory = memory.with_reset_begun(9.0)
+    memory = memory.with_fault(FaultRecord(happened_unix_s=9.0, reason=ev.FaultReason.UNKNOWN_DMA))
     metrics.watch_device(lambda: None, lambda: memory)
     page = metrics.expose("text/plain")[0].decode()
     assert "calculet_fault_restarts_total 3.0" in page
     assert 'calculet_resets_remembered{outcome="succeeded"} 1.0' in page
+    assert "calculet_last_recovery_seconds 1.0" in page
+    assert 'calculet_faults_remembered{code="unknown_dma"} 1.0' in page
+    assert 'calculet_faults_remembered{code="timeout"} 0.0' in page
     assert 'calculet_resets_remembered{outcome="unknown"} 1.0' in page
     assert "calrt_device" not in page
 

@@ -46,6 +46,13 @@ async def test_a_device_that_comes_to_rest_is_waited_for(autojump_clock):
     assert seen == [ill, busy, WELL, moved, moved]
 
 
+async def test_counters_seen_while_it_worked_prove_nothing(autojump_clock):
+    working = DeviceStatus(True, "busy", jobs=1, counters=WELL.counters)
+    look, seen = looks(working, WELL)
+    await see_quiet(look, within_s=30)
+    assert seen == [working, WELL, WELL]
+
+
 @pytest.mark.parametrize(
     ("statuses", "said"),
     [
