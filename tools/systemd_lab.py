@@ -59,7 +59,7 @@ UNITS = {
 DROP_IN = f"""
 [Service]
 # Short times, so that the lab is over soon; everything else is the unit as it is installed.
-TimeoutStartSec=8
+TimeoutStartSec=12
 WatchdogSec=6
 TimeoutStopSec=40
 RestartSec=1

@@ -151,7 +151,7 @@ def starts() -> None:
 
 
 def loads_longer_than_a_start_may_take() -> None:
-    """A load of 20 s under TimeoutStartSec=8 is waited for, because it says that it goes on."""
+    """A load of 20 s under TimeoutStartSec=12 is waited for, because it says that it goes on."""
     systemctl("stop", UNIT)
     SCRIPT.write_text(SCRIPT_TEXT.format(load_s=20))
     systemctl("start", "--no-block", UNIT)
