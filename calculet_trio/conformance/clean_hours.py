@@ -24,7 +24,7 @@ from calculet_trio.shell.service import Service
 
 _PROMPT_TOKENS: Final = (3, 9, 17, 30)
 """Of the errands: lengths that share a batch."""
-_TOKENS: Final = 16
+_TOKENS: Final = 8
 _WARM_ROUNDS: Final = 3
 """Caches, histograms and buffers have their size by then."""
 _ROUNDS_MIN: Final = 6
