@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Final
 
 import attrs
@@ -31,15 +32,26 @@ class BlockSize:
         foursomes: of blocks, A B B A.
         requests: of each block; as many are open at a time as the model has lanes.
         tokens: of each reply.
+        within_s: about how long all blocks may take: on a slow device replies are shorter, down to `TOKENS_MIN`.
     """
 
     foursomes: int
     requests: int
     tokens: int
+    within_s: float = inf
+
+    def shortened(self, *, block_s: float) -> BlockSize:
+        """It, where a block of this size takes ``block_s``."""
+        share = self.within_s / (4 * self.foursomes * block_s)
+        return self if share >= 1 else attrs.evolve(self, tokens=max(TOKENS_MIN, int(self.tokens * share)))
 
 
-SHORT: Final = BlockSize(foursomes=4, requests=4, tokens=20)
-"""Some 7 s at 17 ms a step and one lane a job: 4 foursomes of 4 blocks of 80 steps are 22 s."""
+TOKENS_MIN: Final = 5
+"""Four gaps of each reply."""
+
+
+SHORT: Final = BlockSize(foursomes=4, requests=4, tokens=20, within_s=35.0)
+"""At 17 ms a step and one lane a job, 16 blocks of 80 steps are 22 s."""
 FULL: Final = BlockSize(foursomes=10, requests=16, tokens=64)
 
 
@@ -94,8 +106,12 @@ def measure_blocks(
         calculet_trio.conformance.trial.LifeFailed: a daemon did not live to its end.
     """
     shape = trial.description().shape
-    tokens = min(size.tokens, shape.max_seq - _PROMPT_TOKENS)
-    wanted = errands(size.requests, prompt_tokens=_PROMPT_TOKENS, tokens=tokens, vocabulary=shape.vocab_size)
+
+    def errands_of(size: BlockSize) -> tuple[Errand, ...]:
+        tokens = min(size.tokens, shape.max_seq - _PROMPT_TOKENS)
+        return errands(size.requests, prompt_tokens=_PROMPT_TOKENS, tokens=tokens, vocabulary=shape.vocab_size)
+
+    wanted = errands_of(size)
     done = 0
 
     def run(arm: str) -> Block:
@@ -104,8 +120,8 @@ def measure_blocks(
         progress(f"block {done} of {4 * size.foursomes}: {arm}")
         return trial.live(arms[arm], partial(_serve_block, trial.alias, wanted, shape.lanes))
 
-    for arm in arms:
-        trial.live(arms[arm], partial(_serve_block, trial.alias, wanted[: shape.lanes], shape.lanes))
+    warm = [trial.live(arms[arm], partial(_serve_block, trial.alias, wanted, shape.lanes)) for arm in arms]
+    wanted = errands_of(size.shortened(block_s=max(block.taken_s for block in warm)))
     return alternate(run, size.foursomes)
 
 

@@ -118,6 +118,7 @@ def test_m0_passes_on_a_good_board(monkeypatch):
 
 def test_a_wait_that_asks_and_asks_is_a_busy_wait(monkeypatch):
     monkeypatch.setattr(quiet_waiting, "BUSY_SHARE_AT_MOST", 0.05)  # on a busy machine a loop gets little, too
+
     class Impatient(EmulatedRuntime):
         def wait(self, engine, ticket, timeout_s):
             end_s = self._running[engine][2]
@@ -206,6 +207,13 @@ def test_m2_sees_engines_that_compute_at_once():
         found = by_name(milestone_m2.try_m2(trial, Policy(), SIZE, serve_hours=nothing_wrong, progress=silent))
     assert found.keys() == {"same behaviour", "aggregate", "P99", "clean hours"}
     assert found["aggregate"].verdict is not GateVerdict.FAIL, found["aggregate"].seen
+
+
+def test_a_slow_device_gets_shorter_replies_and_never_too_short_ones():
+    size = BlockSize(foursomes=4, requests=4, tokens=20, within_s=32.0)
+    assert size.shortened(block_s=2.0) == size
+    assert size.shortened(block_s=4.0).tokens == 10
+    assert size.shortened(block_s=400.0).tokens == 5
 
 
 def test_m2_is_refused_where_there_is_one_engine():
