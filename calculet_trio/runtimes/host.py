@@ -115,7 +115,7 @@ class HostRuntime:
     def status(self) -> DeviceStatus:
         is_open = self._timer is not None
         with self._lock:
-            jobs = int(self._pending is not None)
+            jobs = len(self._pending)
         return DeviceStatus(is_open, "open" if is_open else "closed", jobs=jobs)
 
     def reset_configuration(self) -> bool:
