@@ -215,7 +215,7 @@ class LaneWork(Structure):
 
     _fields_ = (
         ("sequence", c_uint64),
-        ("tokens", POINTER(c_int32)),
+        ("tokens", handle),  # an address: making a pointer object for each lane would cost more than the call
         ("token_count", c_uint32),
         ("position", c_uint32),
         ("row", c_uint32),

@@ -9,7 +9,7 @@ Source: SPEC section 9, 14 (A §7 P1).
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_int32, c_uint64, cast
+from ctypes import POINTER, byref, c_uint64, cast
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from calculet_trio.runtimes import calrt_abi as abi
 from calculet_trio.runtimes.port import Logits
 
 _F32_BYTES: Final = 4
+_I32_BYTES: Final = 4
 
 
 class CalrtEngine:
@@ -40,12 +41,17 @@ class CalrtEngine:
         self._model = model
         self._number = number
         self._tokens = np.zeros(max(rows, tokens), np.int32)
-        self._works = (abi.LaneWork * rows)()
-        self._job = abi.Job(lanes=cast(self._works, POINTER(abi.LaneWork)))
+        array = (abi.LaneWork * rows)()
+        self._works = tuple(array)  # each is a view into the array, which they keep alive
+        self._job = abi.Job(lanes=cast(array, POINTER(abi.LaneWork)))
+        self._job_reference = byref(self._job)
         self._result = abi.Result()
+        self._result_reference = byref(self._result)
         self._ticket = c_uint64()
+        self._ticket_reference = byref(self._ticket)
         self._counter_gap = 0
         self._rows = np.zeros((rows, vocab_size), np.float32)
+        self._tokens_address, self._rows_address = self._tokens.ctypes.data, self._rows.ctypes.data
         self._views: dict[tuple[int, int, int], Logits] = {}
 
     def prepare(self, job: Job, submodel: int, sequences: dict[SequenceId, int]) -> int:
@@ -63,25 +69,25 @@ class CalrtEngine:
         self._job.submodel = submodel
         self._job.lane_count = len(job.lanes)
         self._job.wants_logits = int(job.samples)
-        return int(self._calls.job_prepare(self._model, self._number, byref(self._job)))
+        return int(self._calls.job_prepare(self._model, self._number, self._job_reference))
 
     def _describe(self, described: abi.LaneWork, work: LaneWork, begin: int, sequence: int) -> None:
         count = len(work.tokens)
         self._tokens[begin : begin + count] = work.tokens
         described.sequence = sequence
-        described.tokens = cast(self._tokens.ctypes.data + begin * self._tokens.itemsize, POINTER(c_int32))
+        described.tokens = self._tokens_address + begin * _I32_BYTES
         described.token_count = count
         described.position = work.position
         described.row = work.index
 
     def submit(self) -> int:
         """Hand the prepared job over; the code."""
-        return int(self._calls.job_submit(self._model, self._number, byref(self._ticket)))
+        return int(self._calls.job_submit(self._model, self._number, self._ticket_reference))
 
     def wait(self, timeout_s: float) -> int:
         """Wait for the job that was submitted; the code."""
         bounded_s = min(max(timeout_s, 0.0), abi.WAIT_S_MAX)
-        return int(self._calls.job_wait(self._model, self._number, self._ticket, bounded_s, byref(self._result)))
+        return int(self._calls.job_wait(self._model, self._number, self._ticket, bounded_s, self._result_reference))
 
     @property
     def times_s(self) -> tuple[float, float, float]:
@@ -109,7 +115,7 @@ class CalrtEngine:
         for work in job.lanes:
             self._calls.widen(
                 result.logits + work.index * result.row_stride_bytes,
-                self._rows.ctypes.data + work.index * self._rows.strides[0],
+                self._rows_address + work.index * self._rows.strides[0],
                 result.vocab_size,
             )
         return self._rows[: result.rows]
