@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from calculet_trio.doctor.board import calrt_library, device_holder, device_node, dma_timeout, driver, link, pci
+from calculet_trio.doctor.board import (
+    calrt_library,
+    compatibility,
+    device_holder,
+    device_node,
+    dma_timeout,
+    driver,
+    link,
+    pci,
+)
 from calculet_trio.doctor.check import Check, Group
 from calculet_trio.doctor.configuration import directories, fault_history, listen, settings, timeouts
 from calculet_trio.doctor.host import account, linger, memory
@@ -37,6 +46,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     device_node.CHECK,
     device_holder.CHECK,
     calrt_library.CHECK,
+    compatibility.CHECK,
     port.CHECK,
     health.CHECK,
 )

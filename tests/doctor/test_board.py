@@ -13,7 +13,10 @@ from calculet_trio.doctor.finding import Mark
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.registry import CHECKS
 from calculet_trio.doctor.surroundings import Surroundings
+from calculet_trio.packages.manifest_parts import DeviceBinary
+from calculet_trio.packages.store import Store
 from tests.doctor.recorded import assert_found, copy_of, remove, surroundings, write
+from tests.packages.tiny_package import write_package
 
 BOARD_CHECKS = [check.name for check in CHECKS if check.group is Group.BOARD]
 AT = "sys/bus/pci/devices/0000:01:00.0"
@@ -218,3 +221,31 @@ def test_the_library_is_found_where_distributions_put_it(board: HostTree, around
     write(board, "usr/lib/libcalrt-linux-x86_64.so.0.7.6", "stands for the library")
     write(board, "usr/lib/libcalrt-linux-x86_64.so", "the development link")
     assert_found("calrt-library", around, Mark.OK, "/usr/lib/libcalrt-linux-x86_64.so.0.7.6")
+
+
+# ---- compatibility --------------------------------------------------------------------------------------
+
+
+def with_package(around: Surroundings, **binary: object) -> Surroundings:
+    """A package for the board in the store; ``binary`` is what its calbin says of itself."""
+    store = Store(around.store.root)
+    with store.staging() as scratch:
+        manifest = write_package(scratch / "built", "q")
+        made = DeviceBinary(**{"version": "0.1", "compiler": "", "calcore_rt": "", "shards": (), **binary})
+        attrs.evolve(manifest, target="calculet", binary=made).save(scratch / "built")
+        store.install(scratch / "built")
+    return around
+
+
+def test_what_was_seen_together_is_well(around: Surroundings) -> None:
+    assert_found("compatibility", with_package(around), Mark.OK, "1 for the board", "seen together")
+
+
+def test_a_calbin_of_another_schema_is_told(around: Surroundings) -> None:
+    found = with_package(around, version="0.2")
+    assert_found("compatibility", found, Mark.WARNING, "q: ", "never tried", "calbin_schema 0.2", "(tried was")
+
+
+def test_another_driver_under_a_package_is_told(board: HostTree, around: Surroundings) -> None:
+    write(board, f"{MODULE}/version", "2.0.0\n")
+    assert_found("compatibility", with_package(around), Mark.WARNING, "driver 2.0.0", "(tried was driver 1.0.0)")

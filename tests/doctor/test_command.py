@@ -177,7 +177,7 @@ def test_what_is_well_says_nothing_more(tmp_path: Path, capsys: pytest.CaptureFi
     run(of_tree("no_board", tmp_path))
     shown = capsys.readouterr().out
     assert "why" not in shown
-    assert "10 ✓, 0 !, 0 ✗: nothing stands in the way" in shown
+    assert "11 ✓, 0 !, 0 ✗: nothing stands in the way" in shown
 
 
 def test_a_terminal_of_another_encoding_gets_words(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from calculet_trio.doctor.board.pci import NO_BOARD, boards_of
 from calculet_trio.doctor.check import Check, Group
 from calculet_trio.doctor.finding import Finding, ok, warning
+from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.surroundings import Surroundings
 from calculet_trio.doctor.wording import listing
 
@@ -19,16 +20,20 @@ LIBRARY: Final = re.compile(r"libcalrt-linux-x86_64\.so\.(\d+\.\d+\.\d+)")
 TRIED_VERSION: Final = "0.7.6"
 
 
-def _examine(surroundings: Surroundings) -> Finding:
-    tree = surroundings.tree
-    if not boards_of(tree):
-        return ok(NO_BOARD)
-    found = {
+def found_libraries(tree: HostTree) -> dict[str, str]:
+    """Each library's file, and the version in its name."""
+    return {
         f"/{directory}/{name}": match[1]
         for directory in DIRECTORIES
         for name in tree.names(directory)
         if (match := LIBRARY.fullmatch(name)) is not None
     }
+
+
+def _examine(surroundings: Surroundings) -> Finding:
+    if not boards_of(surroundings.tree):
+        return ok(NO_BOARD)
+    found = found_libraries(surroundings.tree)
     if not found:
         return warning(
             f"no libcalrt-linux-x86_64.so in /{', /'.join(DIRECTORIES)}",
