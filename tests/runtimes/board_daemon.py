@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +23,11 @@ from calculet_trio.runtimes.emulated import END_TOKEN, continuation
 START_S = 60
 STOP_S = 60
 REPLY_S = 60
+
+
+def evidence_in(directory: Path) -> Path:
+    """Where a daemon of this directory keeps its records."""
+    return directory / "state" / "calculet-trio" / "evidence"
 
 
 @attrs.frozen
@@ -46,11 +52,21 @@ class BoardDaemon:
         package: what it serves.
         faults: for ``CALRT_EMULATOR_FAULTS``.
         arguments: further options of ``serve``.
+        evidence: records of an earlier start: nothing is then tried before it serves.
     """
 
     def __init__(
-        self, directory: Path, library: Path, package: Path, *, faults: str = "", arguments: Sequence[str] = ()
+        self,
+        directory: Path,
+        library: Path,
+        package: Path,
+        *,
+        faults: str = "",
+        arguments: Sequence[str] = (),
+        evidence: Path | None = None,
     ) -> None:
+        if evidence is not None:
+            shutil.copytree(evidence, evidence_in(directory))
         command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()", "serve"]
         command += ["--runtime", "calrt", "--library", str(library), "--model", str(package), "--port", "0"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CALRT_EMULATOR_FAULTS": faults}
@@ -65,7 +81,10 @@ class BoardDaemon:
         ports = (re.search(r"is ready on http://127\.0\.0\.1:(\d+)", line) for line in self.process.stdout)
         self.port = next((int(found[1]) for found in ports if found), 0)
         slow.cancel()
-        assert self.port, self.stderr()
+        if not self.port:
+            said = self.stderr()
+            self.kill()
+            raise AssertionError(f"the daemon did not start: {said}")
 
     def stderr(self) -> str:
         return Path(self._log.name).read_text()

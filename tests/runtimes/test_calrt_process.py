@@ -12,7 +12,7 @@ from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.packages.calbin import StepTime
 from calculet_trio.packages.calbin_writer import EmulatedShape
 from tests.emulator import emulator_library
-from tests.runtimes.board_daemon import Heard, expected, serving
+from tests.runtimes.board_daemon import Heard, evidence_in, expected, serving
 
 SHAPE = EmulatedShape(
     batches=(1, 4, 8),
@@ -34,6 +34,17 @@ def package(emulated_package: Callable[[EmulatedShape], Path]) -> Path:
     return emulated_package(SHAPE)
 
 
+@pytest.fixture(scope="module")
+def evidence(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a first start shows of the package; the sixteen are served by it, too."""
+    directory = tmp_path_factory.mktemp("first")
+    with serving(directory, emulator_library(), package) as daemon:
+        assert "showing, once" in daemon.stderr()
+        assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
+        assert daemon.stop() == ExitCode.DONE
+    return evidence_in(directory)
+
+
 def right(heard: list[Heard], prompts: list[str] = PROMPTS) -> list[bool]:
     """Which of them heard all, and nothing else; a reply that ended early must be the beginning of the right one."""
     whole = [expected(prompt, TOKENS) for prompt in prompts]
@@ -42,8 +53,8 @@ def right(heard: list[Heard], prompts: list[str] = PROMPTS) -> list[bool]:
     return [reply == Heard(all_of_it, None) for reply, all_of_it in zip(heard, whole, strict=True)]
 
 
-def test_sixteen_clients_hear_what_their_prompts_foretell(package: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, emulator_library(), package) as daemon:
+def test_sixteen_clients_hear_what_their_prompts_foretell(package: Path, evidence: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, emulator_library(), package, evidence=evidence) as daemon:
         assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
         props = json.loads(daemon.get("/props"))
         assert props["meta"]["device"]["kind"] == "calrt-emulator"
@@ -54,10 +65,12 @@ def test_sixteen_clients_hear_what_their_prompts_foretell(package: Path, tmp_pat
         assert daemon.stop() == ExitCode.DONE
 
 
-def test_what_a_board_in_use_does_costs_nobody_a_token(package: Path, tmp_path: Path) -> None:
+def test_what_a_board_in_use_does_costs_nobody_a_token(package: Path, evidence: Path, tmp_path: Path) -> None:
     faults = ("no_capacity:nth=30:times=5", "device_busy:nth=80:times=3", "late:nth=90:seconds=0.2")
     anomaly = "counter_anomaly:nth=100:times=2"
-    with serving(tmp_path, emulator_library(), package, faults=",".join((*faults, anomaly))) as daemon:
+    with serving(
+        tmp_path, emulator_library(), package, evidence=evidence, faults=",".join((*faults, anomaly))
+    ) as daemon:
         assert all(right(daemon.hear_many(PROMPTS, TOKENS)))
         metrics = daemon.get("/metrics")
         assert 'calculet_kv_allocations_refused_total{code="no_capacity"} 5.0' in metrics
@@ -66,8 +79,12 @@ def test_what_a_board_in_use_does_costs_nobody_a_token(package: Path, tmp_path: 
         assert daemon.stop() == ExitCode.DONE
 
 
-def test_an_output_error_ends_the_requests_of_its_job_and_no_other(package: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, emulator_library(), package, faults=f"output_error:nth={FIRST_FREE}") as daemon:
+def test_an_output_error_ends_the_requests_of_its_job_and_no_other(
+    package: Path, evidence: Path, tmp_path: Path
+) -> None:
+    with serving(
+        tmp_path, emulator_library(), package, evidence=evidence, faults=f"output_error:nth={FIRST_FREE}"
+    ) as daemon:
         heard = daemon.hear_many(PROMPTS, TOKENS)
         lost = right(heard).count(False)
         assert 1 <= lost <= SHAPE.lanes
@@ -76,17 +93,21 @@ def test_an_output_error_ends_the_requests_of_its_job_and_no_other(package: Path
         assert daemon.stop() == ExitCode.DONE
 
 
-def test_a_lost_job_gives_nobody_a_wrong_token(package: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, emulator_library(), package, faults=f"ccu_fault:nth={FIRST_FREE}") as daemon:
+def test_a_lost_job_gives_nobody_a_wrong_token(package: Path, evidence: Path, tmp_path: Path) -> None:
+    with serving(
+        tmp_path, emulator_library(), package, evidence=evidence, faults=f"ccu_fault:nth={FIRST_FREE}"
+    ) as daemon:
         right(daemon.hear_many(PROMPTS, TOKENS))
         assert "reason=ccu_fault" in daemon.stderr()
 
 
-def test_a_stuck_wait_is_left_behind_and_the_process_ends(package: Path, tmp_path: Path) -> None:
+def test_a_stuck_wait_is_left_behind_and_the_process_ends(package: Path, evidence: Path, tmp_path: Path) -> None:
     (tmp_path / "service.yaml").write_text("schema: calculet-service/v1\ntimeouts: {job_s: 2}\n")
     arguments = ["--config", str(tmp_path / "service.yaml")]
     faults = f"stuck_wait:nth={FIRST_FREE}"
-    with serving(tmp_path, emulator_library(), package, faults=faults, arguments=arguments) as daemon:
+    with serving(
+        tmp_path, emulator_library(), package, evidence=evidence, faults=faults, arguments=arguments
+    ) as daemon:
         assert not all(right(daemon.hear_many(PROMPTS, TOKENS)))
         assert daemon.wait() == ExitCode.RESTART
         assert "device_left_behind reason=timeout" in daemon.stderr()
