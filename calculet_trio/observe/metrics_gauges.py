@@ -44,11 +44,18 @@ class Gauges(Collector):
             "calculet_kv_tokens_reserved": ("KV tokens promised.", now.kv_tokens_reserved),
             "calculet_jobs_in_flight": ("Jobs submitted and not ended.", now.jobs_in_flight),
             "calculet_jobs_unknown": ("Jobs whose fate nobody knows.", now.jobs_unknown),
+            "calculet_buffers_unknown": (
+                "Sets of job buffers that the device may have written to unseen; the process keeps them.",
+                now.buffers_unknown,
+            ),
             "calrt_kv_used_batches": ("KV sequences on the device.", now.lanes_in_use),
             "calculet_ready": ("Whether chat works.", int(now.status.word == "ok")),
         }
         for name, (text, value) in plain.items():
             yield GaugeMetricFamily(name, text, value)
+        yield CounterMetricFamily("calculet_device_resets", "Resets of the device by this process.", now.resets)
+        again = "Sequences prefilled again after a reset, so that their streams go on."
+        yield CounterMetricFamily("calculet_replays", again, now.replays)
         lanes = {state.value: count for state, count in now.lanes_by_state.items()}
         yield _by("calculet_kv_lanes", "KV lanes by state.", "state", lanes)
         depths = {kind.value: depth.requests for kind, depth in now.queues.items()}

@@ -243,13 +243,17 @@ def test_the_memory_of_faults_is_shown_and_no_device_that_was_not_asked():
 
 
 def test_every_name_of_the_runtimes_metrics_is_there():
-    """A §6's list."""
+    """A §6's list, and S §16's row of recovery."""
     metrics = ServiceMetrics()
     reading = DeviceReading(read_s=0.0, is_ok=True, word="w", jobs=0, counters={}, used_bytes=5, total_bytes=None)
     metrics.watch(lambda: ServingCore(Policy()).snapshot(), lambda: 1.0)
     metrics.watch_device(lambda: reading, FaultMemory)
     page = metrics.expose("text/plain")[0].decode()
     for name in (
+        "calculet_buffers_unknown",
+        "calculet_device_resets_total",
+        "calculet_replays_total",
+        "calculet_quarantined_jobs_total",
         "calrt_infer_ms", "calrt_h2d_ms", "calrt_d2h_ms", "calrt_framework_ms", "calrt_kv_used_batches",
         "calrt_kv_allocation_wait_ms", "calrt_device_dram_used_bytes", "calrt_device_status", "calrt_errors_total",
     ):  # fmt: skip
