@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,7 +12,7 @@ import trio
 from calculet_trio.cli.wiring import open_text
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
-from calculet_trio.errors import GenerationFailed
+from calculet_trio.errors import GenerationFailed, RequestRefused
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.packages.build import build_package
 from calculet_trio.packages.build_options import BuildOptions
@@ -78,7 +80,7 @@ async def serving(package, planned, *, replay):
     daemon = Daemon(
         runtime=runtime,
         source=source,
-        policy=Policy(admission=AdmissionPolicy(), recovery=RecoveryPolicy(max_resets_per_10min=10, replay=replay)),
+        policy=Policy(admission=AdmissionPolicy(), recovery=RecoveryPolicy(max_resets_per_10min=100, replay=replay)),
         metrics=ServiceMetrics(),
         serve_http=surface,
         on_ready=lambda _port: ready.set(),
@@ -131,3 +133,40 @@ async def test_without_replay_they_fail_retryable_and_the_next_are_served(packag
         while snapshot().status.word != "ok":  # noqa: ASYNC110 - nothing tells us when
             await trio.sleep(0.01)
         assert all(isinstance(each, str) for each in (await replies(service)).values())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_crowd_with_faults_and_clients_that_go_gets_its_own_texts_or_a_word(package, seed):
+    async with serving(package, (), replay=True) as (service, _):
+        undisturbed = await replies(service)
+    often = (
+        *(Planned(FaultKind.CCU_FAULT, nth) for nth in (10, 25, 26, 60)),
+        *(Planned(FaultKind.DEVICE_BUSY, nth) for nth in range(3, 200, 20)),
+        *(Planned(FaultKind.NO_CAPACITY, nth) for nth in range(5, 60, 9)),
+    )
+    draw = random.Random(seed)
+    ended = Counter()
+
+    async def one(service, number, patience_s):
+        ending = "left"
+        with trio.move_on_after(patience_s):
+            try:
+                async with service.open(request(number)) as handle:
+                    text = "".join([output.text async for output in handle])
+                assert text == undisturbed[number]
+                ending = "whole"
+            except (GenerationFailed, RequestRefused) as told:
+                ending = type(told).__name__
+        ended[ending] += 1
+
+    async with serving(package, often, replay=True) as (service, snapshot):
+        async with trio.open_nursery() as crowd:
+            for number in range(60):
+                patience_s = draw.uniform(0.0, 2.0) if draw.random() < 0.3 else BOUND_S
+                crowd.start_soon(one, service, number % STREAMS, patience_s)
+        assert snapshot().resets > 0
+        while snapshot().lanes_in_use:  # noqa: ASYNC110 - the last lane is on its way back
+            await trio.sleep(0.01)
+        assert (snapshot().waiting_requests, snapshot().running_requests) == (0, 0)
+    assert ended.total() == 60
+    assert ended["whole"] > 0
