@@ -144,16 +144,20 @@ TEST_F(Fault, AStuckWaitLosesItsEngineAndNoOther) {
 
 TEST_F(Fault, AWaiterThatComesBackLateIsSeenAndNotUsed) {
     open();
-    auto late = allocate(0), other = allocate(1);
-    plan("late", CALCULET_PING, 0.2);
+    auto late = allocate(0);
+    plan("late", CALCULET_PING, 0.5);
     EXPECT_CODE(CALCULET_TIMEOUT, run(CALCULET_PING, 0, late, {1}, nullptr, kShort_s));
     is_lost_expected = true;
-    while (status().engine[0].has_returned == 0) std::this_thread::yield();  // ctest bounds it
-    EXPECT_CODE(CALCULET_ENGINE_LOST, prepare(CALCULET_PING, 0, other, {1}));
     EXPECT_CODE(CALCULET_UNCONFIRMED, calculet_kv_release(model, late.id));
-    EXPECT_CODE(CALCULET_OK, calculet_model_unload(model));
+    const auto code = calculet_model_unload(model);  // the device still writes: the address sanitizer sees where
     model = nullptr;
-    EXPECT_CODE(CALCULET_OK, calculet_device_reset_configuration(device)) << "and the device is quiet";
+    EXPECT_TRUE(code == CALCULET_NOT_QUIET || code == CALCULET_OK) << "OK if this took so long that it came back";
+    while (status().engine[0].has_returned == 0) std::this_thread::yield();  // ctest bounds it
+    EXPECT_CODE(CALCULET_OK, calculet_device_reset_configuration(device)) << "the device is quiet";
+    ASSERT_CODE(CALCULET_OK, calculet_model_configure(calbin, roles.data(), 2, &model));
+    auto fresh = allocate(0);
+    EXPECT_CODE(CALCULET_ENGINE_LOST, prepare(CALCULET_PING, 0, fresh, {1}));
+    EXPECT_CODE(CALCULET_OK, run(CALCULET_PONG, 0, fresh, {1}));
 }
 
 TEST_F(Fault, ABoundThatHoldsIsNoFault) {
