@@ -14,6 +14,9 @@ GenerationId = NewType("GenerationId", int)
 JobId = NewType("JobId", int)
 """One submission to the device. Every completion carries it."""
 
+NO_GENERATION = GenerationId(0)
+"""What a request that waits for its model has pinned; generations count from 1."""
+
 LaneId = NewType("LaneId", int)
 """Where a sequence's KV lies on the device, ``0 <= lane < lanes``; not its index in a batch."""
 

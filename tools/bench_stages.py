@@ -28,7 +28,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.daemon import HttpServer
 from calculet_trio.shell.lifecycle import run
-from calculet_trio.shell.model_manager import ModelText
+from calculet_trio.shell.loading import ModelText
 from calculet_trio.shell.service import InferenceRequest, RequestHandle, Service
 
 STAGES = (

@@ -72,20 +72,34 @@ class AdminJob:
     _began_s: float = attrs.field(factory=trio.current_time)
     _ended_s: float | None = None
     _said: int = 0
+    _is_past_return: bool = False
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _news: trio.Event = attrs.field(factory=trio.Event)
 
-    def report(self, text: str) -> None:
+    def past_return(self) -> None:
+        """It cannot be cancelled any more."""
+        self._is_past_return = True
+
+    def __call__(self, line: str) -> None:
         """Add a line of progress; never waits."""
-        self.lines.append(Line(self._said, round(trio.current_time() - self._began_s, 3), text))
+        self.lines.append(Line(self._said, round(trio.current_time() - self._began_s, 3), line))
         self._said += 1
         self._tell()
 
     def cancel(self) -> None:
-        """Ask it to end; it does so between two steps."""
-        if self.state is JobState.RUNNING:
-            self.report("cancelled; ending what was begun")
-            self._scope.cancel()
+        """Ask it to end; it does so between two steps.
+
+        Raises:
+            calculet_trio.errors.OperationRefused: it is past the point from which there is a way back.
+        """
+        if self.state is not JobState.RUNNING:
+            return
+        if self._is_past_return:
+            raise OperationRefused(
+                f"{self.id} is past its point of no return: the old model is leaving", hint="wait for its end"
+            )
+        self("cancelled; ending what was begun")
+        self._scope.cancel()
 
     async def run(self, work: Work) -> None:
         """Do the work and remember what became of it. Raises nothing but cancellation and defects.
@@ -94,7 +108,7 @@ class AdminJob:
         """
         try:
             with self._scope:
-                self.result = await work(self.report)
+                self.result = await work(self)
                 self.state = JobState.DONE
         except* CalculetError as group:
             error = _first(group)

@@ -11,7 +11,7 @@ from typing import Final
 
 from calculet_trio.errors import InvalidRequest, PackageError
 from calculet_trio.packages.manifest import Manifest
-from calculet_trio.shell.model_manager import ModelText
+from calculet_trio.shell.loading import ModelText
 from calculet_trio.text.bpe import BpeTokenizer
 from calculet_trio.text.params import ChatPrompt
 from calculet_trio.text.template import TemplateWorker

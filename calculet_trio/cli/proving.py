@@ -31,7 +31,7 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.trust import LOCAL_KINDS
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.settings.service import RuntimeKind
-from calculet_trio.shell.model_manager import ModelSource
+from calculet_trio.shell.loading import ModelSource
 
 EARNING_S: Final = 300.0
 """Past this no further case is begun: the model is served with what has been shown by then."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+
+import structlog
 
 from calculet_trio.cli import paths
 from calculet_trio.cli.state_files import state_directory
 from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.conformance.run_record import combination_of
+from calculet_trio.core.evidence import Evidence
+from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.signing import SigningKey
 from calculet_trio.packages.store import Store
 from calculet_trio.packages.trust import Trust
+from calculet_trio.runtimes.port import DeviceInfo
 from calculet_trio.settings.configuration import Configuration, load
+
+_log = structlog.get_logger(__name__)
 
 
 def own_configuration() -> Configuration:
@@ -44,3 +53,11 @@ def evidence_store(configuration: Configuration) -> EvidenceStore:
         trust=partial(trust_of, configuration),
         key=partial(SigningKey.local, paths.keys()),
     )
+
+
+def recorded(configuration: Configuration, identity: Path, device: DeviceInfo) -> Evidence:
+    """The evidence that counts for the package which the file ``identity`` stands for."""
+    found = evidence_store(configuration).found()
+    for sentence in found.unreadable:
+        _log.warning("evidence_unreadable", error=sentence)
+    return found.evidence(combination_of(sha256_of(identity), device))

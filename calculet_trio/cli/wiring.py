@@ -18,35 +18,30 @@ from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli.board import board_runtime
-from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template, open_text
+from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template
+from calculet_trio.cli.packaged_models import PackageFinder, fitting, packaged
 from calculet_trio.cli.proving import Prover, agreement_of
-from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.state_files import history_file
 from calculet_trio.cli.timeouts import checked_order, job_timeout
-from calculet_trio.cli.trusted_store import evidence_store, store_of, trust_of
+from calculet_trio.cli.trusted_store import evidence_store, recorded
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.fault_control import NOTHING, FaultControl
-from calculet_trio.conformance.run_record import combination_of
-from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
-from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.packages.digests import sha256_of
-from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.runtimes.faults import FaultyRuntime
 from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
-from calculet_trio.runtimes.port import DeviceInfo, Runtime
+from calculet_trio.runtimes.port import Runtime
 from calculet_trio.settings.configuration import Configuration, Served
 from calculet_trio.settings.key_ring import KeyRing
-from calculet_trio.settings.profiles import check_profiles
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
 from calculet_trio.shell.daemon import Daemon, HttpServer
 from calculet_trio.shell.fault_history import FaultHistory
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
+from calculet_trio.shell.model_manager import FindModel
 from calculet_trio.shell.service import Service
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 
@@ -74,7 +69,7 @@ def wire(
         calculet_trio.errors.ConfigurationRefused: what is asked for and what there is do not fit.
     """
     service = configuration.service
-    served = _only(configuration)
+    served = _first(configuration)
     policy = configuration.policy(served)
     make = RUNTIMES.get(service.device.runtime)
     if make is None:
@@ -83,15 +78,23 @@ def wire(
             f"it has {', '.join(kind.value for kind in RUNTIMES)}",
             hint="set device.runtime (--runtime) to one of these",
         )
+    _require_one_where_one_fits(configuration)
     runtime, source = make(configuration, served, policy)
     order = checked_order(service, source.shape)
+    beside = tuple(packaged(configuration, each, policy) for each in configuration.served[1:])
     if service.device.runtime in _PROVABLE:
-        source = attrs.evolve(source, prove=_prover(configuration, policy, runtime, source, say).prove)
+        source, *others = (
+            attrs.evolve(each, prove=_prover(configuration, policy, runtime, each, say).prove)
+            for each in (source, *beside)
+        )
+        beside = tuple(others)
     metrics = ServiceMetrics()
     tenants = _Tenants(configuration)
     return Daemon(
         runtime=runtime,
         source=source,
+        beside=beside,
+        find=_finder(configuration, policy, runtime, say),
         policy=policy,
         metrics=metrics,
         serve_admin=admin_server(configuration),
@@ -109,15 +112,20 @@ def wire(
     )
 
 
-def _only(configuration: Configuration) -> Served:
-    """The model to serve: one process loads one."""
-    if len(configuration.served) > 1:
+def _first(configuration: Configuration) -> Served:
+    """The model that is loaded first, and whose policy is the device's."""
+    return configuration.served[0]
+
+
+def _require_one_where_one_fits(configuration: Configuration) -> None:
+    kind = configuration.service.device.runtime
+    if len(configuration.served) > 1 and kind is not RuntimeKind.HOST:
         names = [each.model.alias or each.model.package or f"models[{each.index}]" for each in configuration.served]
         raise ConfigurationRefused(
-            f"{len(names)} models are configured, and a process serves one: {', '.join(names)}",
-            hint="choose with --model, one process for each",
+            f"{len(names)} models are configured, and what the runtime {kind.value} drives holds one: "
+            f"{', '.join(names)}",
+            hint="choose with --model, one process and one device for each",
         )
-    return configuration.served[0]
 
 
 def api_settings(service: ServiceSettings, *, drain_s: float) -> ApiSettings:
@@ -162,7 +170,7 @@ class _Tenants:
             calculet_trio.errors.ConfigurationRefused: it is not valid now; what was before stays.
         """
         fresh = self._configuration.read_again()
-        policies = fresh.policy(_only(fresh)).tenants
+        policies = fresh.policy(_first(fresh)).tenants
         self._key_ring = fresh.key_ring()
         return policies
 
@@ -184,27 +192,10 @@ def _surface(configured: ServiceSettings, metrics: ServiceMetrics, tenants: _Ten
     return serve
 
 
-def _fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name: str) -> str:
-    """The alias of a package that fits its policy.
-
-    Raises:
-        calculet_trio.errors.ConfigurationRefused: the policy is another model's, or asks for what was not compiled.
-    """
-    alias = served.model.alias or package_name
-    meant = served.scheduler.model_alias
-    if meant not in (None, alias):
-        raise ConfigurationRefused(
-            f"{served.document.origin(('model_alias',))}: model_alias is {meant}, but this is the policy of {alias}",
-            hint="name the right file in models[].scheduler, or give the model that alias",
-        )
-    check_profiles(policy, shape, alias=alias)
-    return alias
-
-
 def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     from calculet_trio.runtimes.host import HostRuntime
 
-    return HostRuntime(), _packaged(configuration, served, policy)
+    return HostRuntime(), packaged(configuration, served, policy)
 
 
 def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
@@ -214,30 +205,7 @@ def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tupl
         device=None if device.path is None else Path(device.path),
         accept_untried=device.accept_untried,
     )
-    return runtime, _packaged(configuration, served, policy)
-
-
-def _packaged(configuration: Configuration, served: Served, policy: Policy) -> ModelSource:
-    """The model of a package."""
-    store = store_of(configuration)
-    named = served.model.package
-    if named is None:
-        package = store.only()
-    else:
-        package = store.resolve(str(configuration.path(named)) if "/" in named else named)
-    manifest = Manifest.load(package)
-    stored = ServedPackage(store, package, trust_of(configuration))
-    return ModelSource(
-        alias=_fitting(served, policy, manifest.shape(), package_name=manifest.name),
-        package=package,
-        verify=stored.verify,
-        fits=stored.require_room,
-        served=stored.record_served,
-        open_text=partial(open_text, package, manifest),
-        shape=manifest.shape(),
-        meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
-        evidence=partial(_recorded, configuration, package / MANIFEST_FILE),
-    )
+    return runtime, packaged(configuration, served, policy)
 
 
 def _scripted(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
@@ -250,7 +218,7 @@ def _scripted(configuration: Configuration, served: Served, policy: Policy) -> t
     script = load_script(path)
     template = script.chat_template or PLAIN_TEMPLATE
     return ScriptedRuntime(script), ModelSource(
-        alias=_fitting(served, policy, script.shape, package_name=script.model),
+        alias=fitting(served, policy, script.shape, package_name=script.model),
         package=path,
         verify=lambda: None,
         open_text=lambda: ModelText(script.tokenizer, open_template(template, script.tokenizer)),
@@ -275,13 +243,13 @@ def _emulated(
         )
     tokenizer = ByteTokenizer([f"[{token}]".encode() for token in range(own_tokens, board.vocab_size)])
     return EmulatedRuntime(board, pace or RealPace()), ModelSource(
-        alias=_fitting(served, policy, board.shape(), package_name="emulated"),
+        alias=fitting(served, policy, board.shape(), package_name="emulated"),
         package=path,
         verify=lambda: None,
         open_text=lambda: ModelText(tokenizer, open_template(PLAIN_TEMPLATE, tokenizer)),
         shape=board.shape(),
         meta={"architecture": "emulated", "assumed": list(board.assumed)},
-        evidence=partial(_recorded, configuration, path),
+        evidence=partial(recorded, configuration, path),
     )
 
 
@@ -297,6 +265,24 @@ RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], t
 # ---- what has been shown ------------------------------------------------------------------------------
 
 
+_FROM_STORE: Final = frozenset({RuntimeKind.HOST, RuntimeKind.CALRT})
+"""Whose models are packages that may be exchanged while the daemon runs."""
+
+
+def _finder(
+    configuration: Configuration, policy: Policy, runtime: Runtime, say: Callable[[str], None]
+) -> FindModel | None:
+    if configuration.service.device.runtime not in _FROM_STORE:
+        return None
+    finder = PackageFinder(configuration, policy)
+
+    def find(alias: str, package: str | None) -> ModelSource:
+        source = finder.find(alias, package)
+        return attrs.evolve(source, prove=_prover(configuration, policy, runtime, source, say).prove)
+
+    return find
+
+
 _PROVABLE: Final = frozenset({RuntimeKind.HOST, RuntimeKind.EMULATED, RuntimeKind.CALRT})
 
 
@@ -309,7 +295,7 @@ def _prover(
 
     @cache
     def twin(generation: GenerationId) -> Runtime:
-        board, _ = _emulated(configuration, _only(configuration), policy, VirtualPace(lambda: 0.0))
+        board, _ = _emulated(configuration, _first(configuration), policy, VirtualPace(lambda: 0.0))
         board.open()
         board.configure(generation, source.package)
         return board
@@ -324,14 +310,6 @@ def _prover(
         store=evidence_store(configuration),
         say=say,
     )
-
-
-def _recorded(configuration: Configuration, identity: Path, device: DeviceInfo) -> Evidence:
-    """The evidence that counts for the package which the file ``identity`` stands for."""
-    found = evidence_store(configuration).found()
-    for sentence in found.unreadable:
-        _log.warning("evidence_unreadable", error=sentence)
-    return found.evidence(combination_of(sha256_of(identity), device))
 
 
 EMULATED_FAULTS: Final = frozenset({FaultKind.TIMEOUT, FaultKind.CCU_FAULT, FaultKind.PCIE_ERROR})
@@ -368,7 +346,7 @@ def wire_subject(configuration: Configuration, *, in_real_time: bool = False) ->
         calculet_trio.errors.PackageError: no such package, or one without golden.
         calculet_trio.errors.ConfigurationRefused: what is asked for and what there is do not fit.
     """
-    served = _only(configuration)
+    served = _first(configuration)
     policy = configuration.policy(served)
     kind = configuration.service.device.runtime
     if kind is RuntimeKind.EMULATED:

@@ -25,7 +25,7 @@ from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescripti
 from calculet_trio.shell.daemon import Daemon, Observer
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.lifecycle import run
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 
 T = TypeVar("T")
@@ -78,6 +78,10 @@ class _Kept:
     def golden(self, generation: GenerationId) -> GoldenResult:
         assert self._golden is not None, "configured before"
         return self._golden
+
+    def unload(self, generation: GenerationId) -> bool:
+        self._description = None
+        return self._runtime.unload(generation)
 
     def reset_configuration(self) -> bool:
         self._description = None

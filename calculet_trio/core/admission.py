@@ -55,10 +55,13 @@ class AdmissionController:
         self._registry = registry
         self._queue = queue
 
-    def on_arrival(self, lanes: KvLanes, tenant: Tenant, now: float) -> Refusal | None:
-        """Whether one more request may wait. A request that finds a free lane does not wait."""
-        waiting = self._registry.waiting - len(self._being_allocated(lanes))
-        if waiting >= self.policy.max_waiting_requests + self._spare_lanes(lanes):
+    def on_arrival(self, lanes: KvLanes | None, tenant: Tenant, now: float) -> Refusal | None:
+        """Whether one more request may wait. One that finds a free lane does not; ``lanes`` None: no model, no lane."""
+        waiting, spare = self._registry.waiting, 0
+        if lanes is not None:
+            waiting -= len(self._being_allocated(lanes))
+            spare = self._spare_lanes(lanes)
+        if waiting >= self.policy.max_waiting_requests + spare:
             return self._full(
                 "queue_full", f"{waiting} requests wait already; the limit is {self.policy.max_waiting_requests}"
             )

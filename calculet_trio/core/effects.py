@@ -190,6 +190,18 @@ class Abandon:
 
 
 @attrs.frozen
+class Vacated:
+    """The draining generation holds nothing any more, on the host or the device: it may be unloaded. Said once.
+
+    Args:
+        overdue: a job was still out when its drain time was over; what the device holds is to be proven anew.
+    """
+
+    generation: GenerationId
+    overdue: bool
+
+
+@attrs.frozen
 class Drained:
     """After `DrainBegan`: no request is left and no job is in flight. Said once."""
 
@@ -210,5 +222,6 @@ Effect = (
     | PairRestored
     | ResetDevice
     | Abandon
+    | Vacated
     | Drained
 )

@@ -24,10 +24,17 @@ from calculet_trio.core.lanes import KvLane, LaneState
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.tenant_queue import TenantQueue
+from calculet_trio.core.waiting_room import WaitingRoom
 from calculet_trio.ids import GenerationId
 
 DRAINING: Final = Refusal(RefusalKind.UNAVAILABLE, "draining", "the service is shutting down", retry_after_s=5.0)
 LOADING: Final = Refusal(RefusalKind.UNAVAILABLE, "loading", "the model is being loaded", retry_after_s=2.0)
+UNLOADED: Final = Refusal(
+    RefusalKind.UNAVAILABLE,
+    "model_unloaded",
+    "the model was unloaded, and none is to take its place",
+    retry_after_s=5.0,
+)
 EXPIRED: Final = Refusal(
     RefusalKind.UNAVAILABLE, "deadline_exceeded", "the request's deadline passed while it waited", retry_after_s=1.0
 )
@@ -46,13 +53,23 @@ def device_failed(reason: FaultReason) -> Refusal:
 
 
 class Endings:
-    """Moves requests to their end, says so in ``effects``, and sends their lanes back to the runtime."""
+    """Moves requests to their end, says so in ``effects``, and sends their lanes back to the runtime.
+
+    Attributes:
+        room: those that wait for a model; whoever ends leaves it.
+    """
 
     def __init__(
-        self, registry: RequestRegistry, queue: TenantQueue, effects: list[Effect], *, decode_cost_weight: float
+        self,
+        registry: RequestRegistry,
+        queue: TenantQueue,
+        effects: list[Effect],
+        *,
+        decode_cost_weight: float,
     ) -> None:
         self._registry = registry
         self._queue = queue
+        self.room = WaitingRoom()
         self._effects = effects
         self._decode_cost_weight = decode_cost_weight
 
@@ -113,6 +130,7 @@ class Endings:
             self._queue.settle(request, used=request.used_tokens(self._decode_cost_weight))
         else:
             self._queue.discard(request)
+            self.room.discard(request)
 
     def _release(self, request: Request) -> None:
         lane, request.lane = request.lane, None

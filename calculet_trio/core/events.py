@@ -51,6 +51,7 @@ class FaultReason(Enum):
     SLOW_DRAIN = "slow_drain"
     DEVICE_LOST = "device_lost"
     GOLDEN_MISMATCH = "golden_mismatch"
+    MODEL_UNLOADED = "model_unloaded"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     SHUTDOWN = "shutdown"
 
@@ -90,11 +91,13 @@ class Offered:
     """The request's prompt is known: it may be priced, queued, admitted.
 
     Args:
+        generation: whose tokenizer made the prompt; another than the request's own is too late, and ignored.
         prompt: token ids, at least one.
         max_new_tokens: tokens asked for; None for as many as the context holds.
     """
 
     request: RequestId
+    generation: GenerationId
     prompt: Sequence[int]
     max_new_tokens: int | None
 
@@ -226,6 +229,7 @@ class GenerationAdvanced:
     Args:
         shape: what the model offers; given with the step that makes it Ready.
         evidence: what it has been shown to do; None for nothing.
+        drain_by_s: of a drain: monotonic; when what still runs is ended. None for no such moment.
     """
 
     generation: GenerationId
@@ -233,6 +237,21 @@ class GenerationAdvanced:
     step: GenerationEvent
     shape: ModelShape | None = None
     evidence: Evidence | None = None
+    drain_by_s: float | None = None
+
+
+@attrs.frozen
+class ModelExpected:
+    """A generation of the alias will come: who asks for it meanwhile waits, until its deadline."""
+
+    alias: str
+
+
+@attrs.frozen
+class ModelForgone:
+    """None will come: who waits for it is refused."""
+
+    alias: str
 
 
 @attrs.frozen
@@ -281,6 +300,8 @@ Event = (
     | GenerationAdvanced
     | PairDoubted
     | PairTrusted
+    | ModelExpected
+    | ModelForgone
     | TenantsChanged
     | DrainBegan
     | TimePassed

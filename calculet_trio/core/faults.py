@@ -189,6 +189,9 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
     _R.DEADLINE_EXCEEDED: _row(
         _NONE, Told.RETRYABLE, Next.GO_ON, "deadline_exceeded", "The request's time was over before its first token."
     ),
+    _R.MODEL_UNLOADED: _row(
+        _NONE, Told.RETRYABLE, Next.GO_ON, "model_unloaded", "The drain time of the request's model was over."
+    ),
     _R.SHUTDOWN: _row(_NONE, Told.RETRYABLE, Next.GO_ON, "shutdown", "The service's drain time was over."),
 }
 

@@ -184,6 +184,10 @@ class JobTable:
         self._in_flight[job.job] = record
         return record
 
+    def in_flight_of(self, generation: GenerationId) -> bool:
+        """Whether a job of that generation is out."""
+        return any(record.job.generation == generation for record in self._in_flight.values())
+
     def in_flight(self, job: JobId) -> JobRecord | None:
         """The record of a job that has not ended yet; None for a stale or unheard-of id."""
         return self._in_flight.get(job)

@@ -5,6 +5,7 @@ Source: SPEC section 3 (S §4).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from calculet_trio.core.request import REQUEST_TABLE, Request, RequestEvent
@@ -18,6 +19,7 @@ class RequestRegistry:
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
         self._requests: dict[RequestId, Request] = {}
+        self._pinned: Counter[GenerationId] = Counter()
         self._waiting = 0
         self._waiting_prompt_tokens = 0
 
@@ -33,6 +35,7 @@ class RequestRegistry:
         request: RequestId,
         *,
         tenant: str,
+        alias: str,
         generation: GenerationId,
         arrived_s: float,
         deadline_s: float,
@@ -42,6 +45,7 @@ class RequestRegistry:
         entry = Request(
             request,
             tenant=tenant,
+            alias=alias,
             generation=generation,
             arrived_s=arrived_s,
             deadline_s=deadline_s,
@@ -49,6 +53,7 @@ class RequestRegistry:
         )
         self._requests[request] = entry
         self._waiting += 1
+        self._pinned[generation] += 1
         return entry
 
     def get(self, request: RequestId) -> Request | None:
@@ -68,6 +73,23 @@ class RequestRegistry:
             self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
         if state in REQUEST_TABLE.terminal:
             del self._requests[request.id]
+            self._unpin(request)
+
+    def pin(self, request: Request, generation: GenerationId) -> None:
+        """A waiting request is to be served by that generation, or (`NO_GENERATION`) by none yet."""
+        assert request.is_waiting
+        self._unpin(request)
+        request.generation = generation
+        self._pinned[generation] += 1
+
+    def pinned(self, generation: GenerationId) -> int:
+        """How many live requests it serves, or is to serve."""
+        return self._pinned[generation]
+
+    def _unpin(self, request: Request) -> None:
+        self._pinned[request.generation] -= 1
+        if not self._pinned[request.generation]:
+            del self._pinned[request.generation]
 
     def price(self, request: Request, *, prompt: tuple[int, ...], max_new_tokens: int) -> None:
         """A waiting request's prompt is known: its tokens count as waiting from now on."""
@@ -77,6 +99,14 @@ class RequestRegistry:
         request.max_new_tokens = max_new_tokens
         self._waiting_prompt_tokens += len(prompt)
         self._tenants.of(request.tenant).waiting_prompt_tokens += len(prompt)
+
+    def unprice(self, request: Request) -> None:
+        """The waiting request's prompt is to be made anew for another model; one that has none yet is no error."""
+        assert request.is_waiting
+        self._waiting_prompt_tokens -= len(request.prompt)
+        self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
+        request.prompt = ()
+        request.max_new_tokens = 0
 
     @property
     def waiting(self) -> int:

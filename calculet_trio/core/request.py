@@ -31,6 +31,7 @@ class RequestState(Symbol):
 class RequestEvent(Symbol):
     WAIT_MODEL = "wait_model"
     MODEL_READY = "model_ready"
+    MODEL_GONE = "model_gone"
     QUEUE = "queue"
     ADMIT = "admit"
     SUBMIT = "submit"
@@ -67,6 +68,7 @@ REQUEST_TABLE: Final = Table[RequestState, RequestEvent](
         },
         _S.WAITING_ADMISSION: {
             _E.ADMIT: _S.PREFILL_READY,
+            _E.MODEL_GONE: _S.WAITING_MODEL,
             _E.REFUSE: _S.FAILED,
             _E.CANCEL: _S.CANCELLED,
         },
@@ -114,7 +116,8 @@ class Request(Machine[RequestState, RequestEvent]):
     """One sequence (S §2 ``SequenceState``).
 
     Attributes:
-        generation: pinned when the request was created.
+        alias: the model that was asked for.
+        generation: pinned when the request was created, or left WaitingModel; `NO_GENERATION` in it.
         deadline_s: monotonic; when it ends, the client's own wish included.
         order_deadline_s: monotonic; its tenant's, which alone orders decoding.
         prompt: token ids; empty until offered.
@@ -133,6 +136,7 @@ class Request(Machine[RequestState, RequestEvent]):
     """
 
     __slots__ = (
+        "alias",
         "arrived_s",
         "cost",
         "deadline_s",
@@ -162,6 +166,7 @@ class Request(Machine[RequestState, RequestEvent]):
         request: RequestId,
         *,
         tenant: str,
+        alias: str,
         generation: GenerationId,
         arrived_s: float,
         deadline_s: float,
@@ -170,6 +175,7 @@ class Request(Machine[RequestState, RequestEvent]):
         super().__init__(RequestState.NEW)
         self.id = request
         self.tenant = tenant
+        self.alias = alias
         self.generation = generation
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s

@@ -20,7 +20,7 @@ from calculet_trio.core.degradation import EnginePair
 from calculet_trio.core.effects import Drained, Effect, Place, Refusal, Refuse, SubmitJob
 from calculet_trio.core.endings import DRAINING, LOADING, RECOVERING, Endings, device_failed
 from calculet_trio.core.events import Event, FaultReason
-from calculet_trio.core.generation import GenerationEvent, GenerationState, ModelGeneration
+from calculet_trio.core.fleet import Fleet
 from calculet_trio.core.health import DeviceState, EngineHealth
 from calculet_trio.core.jobs import EngineId, JobTable
 from calculet_trio.core.lanes import LaneState
@@ -30,13 +30,12 @@ from calculet_trio.core.recovery import Recovery, ResetBudget
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.replay import Replays
 from calculet_trio.core.request import RequestEvent, RequestState
-from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
 from calculet_trio.core.slots import Slot, slots_of
 from calculet_trio.core.snapshot import CoreSnapshot, EngineMode, service_status, take_snapshot
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
-from calculet_trio.ids import GenerationId, RequestId
+from calculet_trio.ids import NO_GENERATION, RequestId
 
 
 class ServingCore:
@@ -64,9 +63,6 @@ class ServingCore:
         self._jobs = JobTable()
         self._deadlines = Deadlines(self._registry)
         self._engines = {engine: EngineHealth(engine) for engine in engines}
-        self._generations: dict[GenerationId, ModelGeneration] = {}
-        self._served: dict[GenerationId, Served] = {}
-        self._alias: dict[str, GenerationId] = {}
         self._submission = Backoff()
         self._drain_deadline_s: float | None = None
         self._is_draining = False
@@ -79,6 +75,8 @@ class ServingCore:
         self._endings = Endings(
             self._registry, self._queue, self._effects, decode_cost_weight=policy.fairness.decode_cost_weight
         )
+        self._fleet = Fleet(policy, self._registry, self._queue, self._jobs, self._endings, self._pair, self._effects)
+        self._served = self._fleet.served
         replays = Replays(self._registry, self._endings, enabled=policy.recovery.replay)
         self._recovery = Recovery(
             registry=self._registry,
@@ -131,9 +129,9 @@ class ServingCore:
         self._take_in(event, now)
         self._expire(now)
         self._recovery.proceed()
+        self._fleet.proceed(now)
         self._placement.place(now)
         self._schedule(now)
-        self._forget_unloaded()
         self._conclude_drain()
         effects = self._effects[:]
         self._effects.clear()
@@ -144,6 +142,7 @@ class ServingCore:
         moments = [
             self._deadlines.next_s(),
             self._drain_deadline_s,
+            self._fleet.next_s(),
             self._submission.until_s,
             self._placement.retry_s(),
         ]
@@ -161,7 +160,9 @@ class ServingCore:
             global_time=self._queue.global_time,
             engine_mode=EngineMode(self._pair.mode, self._pair.doubt),
             recovery=self._recovery,
-            status=service_status(self._generations.values(), draining=self._is_draining, device=self._recovery.device),
+            status=service_status(
+                self._fleet.generations.values(), draining=self._is_draining, device=self._recovery.device
+            ),
         )
 
     def slots(self) -> tuple[Slot, ...]:
@@ -198,8 +199,9 @@ class ServingCore:
                 self._settlement.job_ended(event, now)
             case ev.DeviceReset():
                 self._recovery.reset_ended(event.failed)
-            case ev.GenerationAdvanced():
-                self._generation_advanced(event)
+                self._pair.doubted(ev.Doubt.RECOVERY)
+            case ev.GenerationAdvanced() | ev.ModelExpected() | ev.ModelForgone():
+                self._fleet.heard(event)
             case ev.PairDoubted() | ev.PairTrusted():
                 self._pair.told(event)
             case ev.TenantsChanged():
@@ -213,40 +215,43 @@ class ServingCore:
                 assert_never(event)
 
     def _arrived(self, event: ev.Arrived, now: float) -> None:
-        generation = self._alias.get(event.alias)
-        served = None if generation is None else self._served[generation]
+        served = self._fleet.current(event.alias)
         self._tenants.forget_idle(now, self._queue.global_time)
         tenant = self._tenants.of(event.tenant)
-        refusal = self._unavailable(served)
+        is_to_wait = (served is None or not served.is_ready) and self._fleet.is_expected(event.alias)
+        refusal = self._unavailable(None if is_to_wait else event.alias)
         if refusal is None:
-            assert served is not None
-            refusal = self._admission.on_arrival(served.lanes, tenant, now)
+            lanes = None if is_to_wait or served is None else served.lanes
+            refusal = self._admission.on_arrival(lanes, tenant, now)
         if refusal is not None:
             self._effects.append(Refuse(event.request, refusal))
             return
-        assert generation is not None
         own_s = tenant.policy.deadline_s
         latest_s = now + (self.policy.admission.deadline_default_s if own_s is None else own_s)
         request = self._registry.create(
             event.request,
             tenant=event.tenant,
-            generation=generation,
+            alias=event.alias,
+            generation=NO_GENERATION if is_to_wait or served is None else served.generation.id,
             arrived_s=now,
             deadline_s=latest_s if event.deadline_s is None else min(latest_s, event.deadline_s),
             order_deadline_s=latest_s,
         )
         self._deadlines.watch(request)
-        self._effects.append(Place(request.id, generation, event.tenant))
+        if is_to_wait:
+            self._fleet.admit_to_room(request)
+        else:
+            self._effects.append(Place(request.id, request.generation, event.tenant))
 
     def _offered(self, event: ev.Offered, now: float) -> None:
         request = self._registry.get(event.request)
-        if request is None or request.state is not RequestState.NEW:
+        if request is None or request.state is not RequestState.NEW or request.generation != event.generation:
             return
         assert event.prompt, "a prompt has at least one token"
         served = self._served[request.generation]
         tenant = self._tenants.of(request.tenant)
         prompt_tokens = len(event.prompt)
-        refusal = self._unavailable(served) or self._admission.on_offer(
+        refusal = self._unavailable(request.alias) or self._admission.on_offer(
             served, request, tenant, prompt_tokens=prompt_tokens, now=now
         )
         if refusal is not None:
@@ -265,30 +270,6 @@ class ServingCore:
             request.give_up = request.give_up or event.reason
         else:
             self._endings.drop(request)
-
-    def _generation_advanced(self, event: ev.GenerationAdvanced) -> None:
-        generation = self._generations.get(event.generation)
-        if generation is None:
-            generation = self._generations[event.generation] = ModelGeneration(event.generation, event.alias)
-        generation.advance(event.step)
-        if event.step is GenerationEvent.PUBLISH:
-            assert event.shape is not None, "a published generation has a shape"
-            generation.shape = event.shape
-            self._served[generation.id] = Served(generation, event.shape, self.policy, event.evidence)
-            self._alias[generation.alias] = generation.id
-        elif event.step is GenerationEvent.RECOVERED:
-            self._queue.bring_back(generation.id)
-            self._pair.doubted(ev.Doubt.RECOVERY)
-        elif event.step is GenerationEvent.UNLOADED:
-            self._unloaded(generation)
-
-    def _unloaded(self, generation: ModelGeneration) -> None:
-        """Nobody can be served by it any more: whoever still waits for it is told, and its name is free."""
-        for request in self._registry:
-            if request.is_waiting and request.generation == generation.id:
-                self._endings.refuse(request, LOADING)
-        if self._alias.get(generation.alias) == generation.id:
-            del self._alias[generation.alias]
 
     def _drain_began(self, event: ev.DrainBegan) -> None:
         self._is_draining = self._recovery.is_draining = True
@@ -337,16 +318,6 @@ class ServingCore:
             return True
         return False
 
-    def _forget_unloaded(self) -> None:
-        """An unloaded generation is let go once all its lanes are back; one with an Unknown lane never is."""
-        for generation in list(self._generations.values()):
-            if generation.state is not GenerationState.UNLOADED:
-                continue
-            served = self._served.get(generation.id)
-            if served is None or served.lanes.free == len(served.lanes):
-                del self._generations[generation.id]
-                self._served.pop(generation.id, None)
-
     def _conclude_drain(self) -> None:
         if not self._is_draining or self._said_drained or len(self._registry):
             return
@@ -357,7 +328,8 @@ class ServingCore:
 
     # ---- look-ups -------------------------------------------------------------------------------
 
-    def _unavailable(self, served: Served | None) -> Refusal | None:
+    def _unavailable(self, alias: str | None) -> Refusal | None:
+        """Why nobody new is served by that alias now; of None: by any."""
         if self._is_draining:
             return DRAINING
         device = self._recovery.device
@@ -366,6 +338,7 @@ class ServingCore:
             return device_failed(device.reason)
         if not device.is_sound:
             return RECOVERING
-        if served is None or not served.is_ready:
-            return LOADING
-        return None
+        if alias is None:
+            return None
+        served = self._fleet.current(alias)
+        return LOADING if served is None or not served.is_ready else None

@@ -29,7 +29,7 @@ from calculet_trio.core.jobs import EngineId, Job, JobEvent, JobRecord, JobTable
 from calculet_trio.core.recovery import Recovery
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.replay import Replays
-from calculet_trio.core.request import Request, RequestEvent
+from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.served import Served
 from calculet_trio.ids import GenerationId, RequestId
 
@@ -99,7 +99,7 @@ class Settlement:
         results = {result.lane: result for result in event.results}
         for work, request in zip(record.job.lanes, record.requests, strict=True):
             if work.lane in event.lost:
-                self._lose_lane(request, FaultReason.LANE_LOST)
+                self._lose_lane(request, FaultReason.LANE_LOST, now)
             else:
                 self._settle(record.job, work, request, results.get(work.lane), served, now)
         if event.lost:
@@ -178,17 +178,19 @@ class Settlement:
     ) -> None:
         """Nobody knows what the job did: its lanes and its engine serve nobody until the device was reset."""
         for request in record.requests:
-            self._lose_lane(request, reason, sampled=request.id in sampled)
+            self._lose_lane(request, reason, now, sampled=request.id in sampled)
         self.pair.faulted(reason)
         self.engines[record.engine].quarantine(reason)
         self.effects.append(Quarantined(record.engine, reason))
         self.recovery.fault(reason, now, record.engine)
 
-    def _lose_lane(self, request: Request, reason: FaultReason, *, sampled: bool = False) -> None:
+    def _lose_lane(self, request: Request, reason: FaultReason, now: float, *, sampled: bool = False) -> None:
         """The lane's content is unknown; its request is replayed, or ends."""
         assert request.lane is not None
         request.lane.lose()
         self.replays.lose_kv(request, self.served[request.generation], reason, sampled=sampled)
+        if request.state is RequestState.PREFILL_READY and now >= request.deadline_s:
+            self.endings.expire(request)  # its deadline passed while the job was out
 
     def conclude_loss(self, reason: FaultReason, now: float) -> None:
         """A lane was lost; where none is left, nobody can be served before the device was reset."""

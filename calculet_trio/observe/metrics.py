@@ -51,6 +51,7 @@ from calculet_trio.observe.metrics_gauges import DeviceGauges, Gauges
 
 _MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 240_000)
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_LOAD_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _OUTCOMES = ("stop", "length", "refused", "failed", "cancelled")
 
 
@@ -131,6 +132,9 @@ class ServiceMetrics:
         )
         for doubt in Doubt:
             self._degradations.labels(doubt.value)
+        self._load_step_s = self._histogram(
+            "calculet_model_load_step_seconds", "Steps of loading and unloading a model.", _LOAD_S, "step"
+        )
         self._quarantines = self._counter("calculet_quarantined_jobs", "Jobs whose fate is unknown.", "reason")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -152,6 +156,10 @@ class ServiceMetrics:
         """All metrics in the format that an ``Accept`` header asks for, and its content type."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self._registry), content_type
+
+    def load_step(self, step: str, taken_s: float) -> None:
+        """A step of a model's load, or of its unload, has ended."""
+        self._load_step_s.labels(step).observe(taken_s)
 
     # ---- what the daemon tells ------------------------------------------------------------------
 

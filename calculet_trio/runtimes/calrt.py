@@ -124,6 +124,10 @@ class CalrtRuntime:
     def status(self) -> DeviceStatus:
         return DeviceStatus(False, "closed") if self._device is None else self._device.status()
 
+    def unload(self, generation: GenerationId) -> bool:
+        """This board holds one model; the board's own configuration is cleared with it."""
+        return generation != self._generation or self._unload()
+
     def reset_configuration(self) -> bool:
         """Unload the model, and clear the board; True only if nothing of a lost job may still go on."""
         return self._device is not None and self._unload() and self._device.reset_configuration()

@@ -155,6 +155,10 @@ class EmulatedRuntime:
         first = next_token(extend(0, (1, 2, 3)))
         return GoldenResult(first == continuation((1, 2, 3), 1)[0], f"says {first} after 1, 2, 3")
 
+    def unload(self, generation: GenerationId) -> bool:
+        """This board is cleared as a whole: it holds one model."""
+        return generation != self._generation or self.reset_configuration()
+
     def reset_configuration(self) -> bool:
         with self._lock:
             self._generation = None

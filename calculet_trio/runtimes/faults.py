@@ -238,6 +238,9 @@ class FaultyRuntime:
             return DeviceStatus(False, "not well")
         return self._inner.status()
 
+    def unload(self, generation: GenerationId) -> bool:
+        return self._inner.unload(generation)
+
     def reset_configuration(self) -> bool:
         if self._is_lost or self._draw(RESET) is not None:
             return False

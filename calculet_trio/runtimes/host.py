@@ -159,6 +159,15 @@ class HostRuntime:
             assert generation not in self._models, "a generation is configured once"
             self._models[generation] = _Loaded(model, LaneLedger(manifest.shape()), weights_bytes)
 
+    def unload(self, generation: GenerationId) -> bool:
+        """Let the model go; False while a job of it is submitted."""
+        with self._lock:
+            loaded = self._models.get(generation)
+            if loaded is not None and any(pending.loaded is loaded for pending in self._pending.values()):
+                return False
+            self._models.pop(generation, None)
+        return True
+
     def inspect(self, generation: GenerationId) -> ModelDescription:
         """The manifest's shape, and tensors as onnxruntime itself reports them."""
         model = self._models[generation].model

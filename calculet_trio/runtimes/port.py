@@ -6,8 +6,9 @@ work are values; an exception from a runtime is a defect of that runtime, and th
 
 Threads: ``submit`` and ``wait`` of one engine come from one thread at a time, different engines from
 different threads. ``allocate``, ``release``, ``can_allocate``, ``memory`` and ``status`` come from
-another thread while jobs run. ``open``, ``configure``, ``warm_up``, ``golden``, ``reset_configuration``
-and ``close`` come while no job runs.
+another thread while jobs run. ``open``, ``reset_configuration`` and ``close`` come while no job runs; so do
+``configure``, ``warm_up``, ``golden`` and ``unload``, but where the device holds several models: there they come
+while jobs of other generations run.
 
 Source: SPEC section 1, 7, 9, 14 (S §2, §9, §14; A §5).
 """
@@ -239,6 +240,12 @@ class Runtime(Protocol):
 
     def status(self) -> DeviceStatus:
         """The device's health word; callable at any time."""
+
+    def unload(self, generation: GenerationId) -> bool:
+        """Take the generation's model off the device; others stay. No job of it runs, no lane of it holds a sequence.
+
+        True if the device is known to hold nothing of it any more; a generation that is not there is no error.
+        """
 
     def reset_configuration(self) -> bool:
         """Unload every model. True if the device is known to be quiet afterwards."""

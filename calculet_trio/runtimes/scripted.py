@@ -206,6 +206,11 @@ class ScriptedRuntime:
             jobs = len(self._jobs) + max(0, self.script.left_over - self.gates.permits(LEFT_OVER))
         return DeviceStatus(self._is_open, "scripted" if self._is_open else "closed", jobs=jobs)
 
+    def unload(self, generation: GenerationId) -> bool:
+        with self._lock:
+            self._ledgers.pop(generation, None)
+        return True
+
     def reset_configuration(self) -> bool:
         with self._lock:
             self.gates.count(resident=-len(self._speeches))

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import trio
@@ -22,9 +22,8 @@ from calculet_trio.observe.dumps import DumpDirectory
 from calculet_trio.observe.trace import EventTrace
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.shell.blocking import BlockingRunner
+from calculet_trio.shell.model_manager import ModelManager
 from calculet_trio.shell.operations import ModelStatus, Report
-
-_ONE_MODEL: Final = "this daemon serves one model from its start to its end"
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +45,7 @@ class Control:
     """What operators may do.
 
     Args:
-        models: every alias and its state.
+        models: loads and unloads.
         prompts: the token ids of the open requests' prompts, by request.
         snapshot: the core's counts.
         trace: the recorder.
@@ -60,7 +59,7 @@ class Control:
     def __init__(
         self,
         *,
-        models: Callable[[], tuple[ModelStatus, ...]],
+        models: ModelManager,
         prompts: Callable[[], Mapping[RequestId, Sequence[int]]],
         snapshot: Callable[[], CoreSnapshot],
         trace: EventTrace,
@@ -83,19 +82,19 @@ class Control:
 
     def models(self) -> tuple[ModelStatus, ...]:
         """See `calculet_trio.shell.operations.Operations.models`."""
-        return self._models()
+        return self._models.board.statuses()
 
     async def load(self, alias: str, package: str | None, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.load`."""
-        raise OperationRefused(_ONE_MODEL, hint="stop it, and serve the other package")
+        return await self._models.load_named(alias, package, report)
 
     async def unload(self, alias: str, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.unload`."""
-        raise OperationRefused(_ONE_MODEL, hint="calculet-trio drain ends the daemon")
+        return await self._models.unload(alias, report)
 
     async def rollback(self, alias: str, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.rollback`."""
-        raise OperationRefused(_ONE_MODEL, hint="stop it, and serve the package before")
+        return await self._models.roll_back(alias, report)
 
     async def reset_device(self, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.reset_device`."""
@@ -132,7 +131,7 @@ class Control:
         return {
             "at_unix_s": round(time.time(), 3),
             **dump.about(),
-            "models": [attrs.asdict(status) for status in self._models()],
+            "models": [attrs.asdict(status) for status in self._models.board.statuses()],
             "counts": attrs.asdict(self._snapshot(), value_serializer=_plain),
             "device": {"memory": attrs.asdict(self._runtime.memory()), "status": attrs.asdict(self._runtime.status())},
             "metrics": dump.metrics().splitlines(),

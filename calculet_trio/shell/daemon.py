@@ -23,7 +23,8 @@ from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
 from calculet_trio.shell.control import DumpSources
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.fault_history import FaultHistory
-from calculet_trio.shell.model_manager import ModelSource
+from calculet_trio.shell.loading import ModelSource
+from calculet_trio.shell.model_manager import FindModel
 from calculet_trio.shell.operations import Operations
 from calculet_trio.shell.quiet import QUIET_S
 from calculet_trio.shell.service import Service
@@ -61,6 +62,9 @@ class Observer(Protocol):
     def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         """A job's times; called in an engine's thread."""
 
+    def load_step(self, step: str, taken_s: float) -> None:
+        """A step of a model's load, or of its unload, has ended."""
+
 
 @attrs.frozen(kw_only=True)
 class Daemon:
@@ -69,6 +73,8 @@ class Daemon:
     Args:
         runtime: the device.
         source: the model to serve.
+        beside: models that are served beside it, where the device holds several.
+        find: finds packages for operators' loads and rollbacks; None where they come from no store.
         policy: the core's numbers.
         metrics: told of events, effects and jobs.
         serve_http: the surface.
@@ -102,5 +108,7 @@ class Daemon:
     watches_device: bool = False
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
+    beside: tuple[ModelSource, ...] = ()
+    find: FindModel | None = None
     serve_admin: AdminServer | None = None
     dump: DumpSources | None = None

@@ -14,10 +14,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.effects import Place
 from calculet_trio.core.events import Arrived, Event, Offered
 from calculet_trio.core.slots import Slot
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import ModelNotFound, ServiceUnavailable
+from calculet_trio.ids import GenerationId, RequestId
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.prompts import PromptDesk
 from calculet_trio.shell.sampler_pool import SamplerPool
@@ -63,11 +65,30 @@ class FrontDesk:
         self._notes = notes
         self.slots = slots
         self.device = device
-        self._models: dict[str, tuple[ServedModel, PromptDesk]] = {}
+        self._models: dict[str, tuple[GenerationId, ServedModel]] = {}
+        self._prompts: dict[GenerationId, PromptDesk] = {}
 
-    def publish(self, model: ServedModel, prompts: PromptDesk) -> None:
+    def know(self, alias: str) -> None:
+        """The alias is, or is being made, servable."""
+        if alias not in self._aliases:
+            self._aliases = (*self._aliases, alias)
+
+    def publish(self, generation: GenerationId, model: ServedModel, prompts: PromptDesk) -> None:
         """From now on the alias means this model. Called before the core hears of it."""
-        self._models[model.alias] = (model, prompts)
+        self._models[model.alias] = (generation, model)
+        self._prompts[generation] = prompts
+
+    def retire(self, generation: GenerationId) -> None:
+        """Nobody is served by it any more; its text process goes. Its name stays, for those who wait for another."""
+        prompts = self._prompts.pop(generation, None)
+        if prompts is not None:
+            prompts.close()
+
+    def forget(self, alias: str) -> None:
+        """The alias means nothing any more, unless something was published under it."""
+        generation, _ = self._models.get(alias, (None, None))
+        if generation is not None and generation not in self._prompts:
+            del self._models[alias]
 
     @property
     def open_streams(self) -> int:
@@ -81,7 +102,7 @@ class FrontDesk:
 
     def close(self) -> None:
         """Let the models' text processes go."""
-        for _, prompts in self._models.values():
+        for prompts in self._prompts.values():
             prompts.close()
 
     # ---- Service --------------------------------------------------------------------------------
@@ -96,7 +117,7 @@ class FrontDesk:
 
     def models(self) -> tuple[ServedModel, ...]:
         """See `calculet_trio.shell.service.Service.models`."""
-        return tuple(model for model, _ in self._models.values())
+        return tuple(model for _, model in self._models.values())
 
     @asynccontextmanager
     async def open(self, request: InferenceRequest) -> AsyncIterator[RequestHandle]:
@@ -107,31 +128,41 @@ class FrontDesk:
         stream = self._dispatcher.open()
         try:
             self._post(Arrived(stream.request, request.tenant, request.alias, deadline_s))
-            await stream.placed()
-            prompts = self._prompts(request.alias)
-            prompt = await prompts.prepare(request.prompt)
-            self._samplers.join(stream.request, ReplyStream(prompts.tokenizer, request.reply, prompt))
-            self._post(Offered(stream.request, prompt, request.max_new_tokens))
-            await stream.admitted()
+            place: Place | None = await stream.placed()
+            while place is not None:
+                await self._offer(stream.request, place.generation, request)
+                place = await stream.admitted()  # or placed again: another model has taken the alias meanwhile
             yield stream
         finally:
             self._dispatcher.leave(stream)
 
+    async def _offer(self, request: RequestId, generation: GenerationId, asked: InferenceRequest) -> None:
+        """Make the prompt that the generation understands, and offer it; one that has gone is offered nothing."""
+        prompts = self._prompts.get(generation)
+        if prompts is None:
+            return
+        prompt = await prompts.prepare(asked.prompt)
+        self._samplers.join(request, ReplyStream(prompts.tokenizer, asked.reply, prompt))
+        self._post(Offered(request, generation, prompt, asked.max_new_tokens))
+
     async def tokenize(self, alias: str, text: str, *, parse_special: bool) -> list[int]:
         """See `calculet_trio.shell.service.Service.tokenize`."""
-        return await self._prompts(alias).tokenize(text, parse_special=parse_special)
+        return await self._current(alias).tokenize(text, parse_special=parse_special)
 
     async def detokenize(self, alias: str, tokens: list[int]) -> str:
         """See `calculet_trio.shell.service.Service.detokenize`."""
-        return await self._prompts(alias).detokenize(tokens)
+        return await self._current(alias).detokenize(tokens)
 
     async def apply_template(self, alias: str, prompt: Prompt) -> str:
         """See `calculet_trio.shell.service.Service.apply_template`."""
-        return await self._prompts(alias).render(prompt)
+        return await self._current(alias).render(prompt)
 
-    def _prompts(self, alias: str) -> PromptDesk:
+    def _current(self, alias: str) -> PromptDesk:
         if alias not in self._aliases:
             raise ModelNotFound(alias, served=self._aliases)
         if alias not in self._models:
             raise ServiceUnavailable("the model is being loaded", code="loading", retry_after_s=2.0)
-        return self._models[alias][1]
+        prompts = self._prompts.get(self._models[alias][0])
+        if prompts is None:
+            raise ServiceUnavailable("the model is being replaced", code="loading", retry_after_s=2.0)
+        return prompts

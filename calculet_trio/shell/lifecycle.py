@@ -34,6 +34,7 @@ from calculet_trio.core.effects import (
     ReleaseSequence,
     ResetDevice,
     SubmitJob,
+    Vacated,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
 from calculet_trio.core.jobs import EngineId
@@ -50,6 +51,7 @@ from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor
 from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.front_desk import FrontDesk
+from calculet_trio.shell.loading import Loader, LoadPhase
 from calculet_trio.shell.loop import CoreLoop
 from calculet_trio.shell.model_manager import ModelManager
 from calculet_trio.shell.notify import Notifier
@@ -121,20 +123,13 @@ class _House:
             snapshot=self._loop.snapshot,
             dispatcher=self._dispatcher,
             samplers=self._samplers,
-            aliases=(daemon.source.alias,),
+            aliases=tuple(source.alias for source in (daemon.source, *daemon.beside)),
             overdue=self._overdue,
             notes=lambda: daemon.history.notes,
             slots=core.slots,
             device=lambda: self._device_watch.reading,
         )
-        self._models = ModelManager(
-            daemon.runtime,
-            device=device,
-            call=self._executor.call,
-            post=post,
-            desk=self._desk,
-            runner=daemon.runner,
-        )
+        self._models = self._make_models(daemon, device)
         look = partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s)
         self.custody = Custody(daemon.history, look, quiet_s=daemon.quiet_s, runner=daemon.runner)
         self._recovery = DeviceRecovery(
@@ -157,7 +152,7 @@ class _House:
 
     def _make_control(self, core: ServingCore) -> Control:
         return Control(
-            models=self._models.statuses,
+            models=self._models,
             prompts=core.prompts,
             snapshot=self._loop.snapshot,
             trace=self._trace,
@@ -166,6 +161,24 @@ class _House:
             runtime=self._daemon.runtime,
             dump=self._daemon.dump,
             runner=self._daemon.runner,
+        )
+
+    def _make_models(self, daemon: Daemon, device: DeviceInfo) -> ModelManager:
+        loader = Loader(
+            daemon.runtime,
+            device=device,
+            call=self._executor.call,
+            runner=daemon.runner,
+            on_phase=self._load_phase_ended,
+        )
+        return ModelManager(
+            loader,
+            memory=daemon.runtime.memory,
+            post=self._loop.post,
+            desk=self._desk,
+            runner=daemon.runner,
+            drain_s=daemon.drain_s,
+            find=daemon.find,
         )
 
     @property
@@ -227,7 +240,8 @@ class _House:
 
     async def _load(self, port: int) -> None:
         await self.custody.take()
-        await self._models.load(self._daemon.source)
+        for source in (self._daemon.source, *self._daemon.beside):
+            await self._models.load(source)
         self._notifier.ready(f"serving {self._daemon.source.alias} on port {port}")
         self._daemon.on_ready(port)
 
@@ -282,6 +296,10 @@ class _House:
             return f"loading {self._daemon.source.alias}"
         return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
 
+    def _load_phase_ended(self, alias: str, phase: LoadPhase, took_s: float) -> None:
+        self._models.board.phase_ended(alias, phase, took_s)
+        self._daemon.metrics.load_step(phase.value, took_s)
+
     def _overdue(self) -> str | None:
         return self._progress.overdue()
 
@@ -319,6 +337,8 @@ class _House:
                 _log.warning("ping_pong_degraded", doubt=doubt.value)
             case PairRestored(by):
                 _log.info("ping_pong_restored", by=by)
+            case Vacated():
+                self._models.vacated(effect)
             case Drained():
                 self._drained.set()
             case _:

@@ -5,13 +5,30 @@ Source: SPEC section 8, 15; API.md "Admin endpoints".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import attrs
 
-Report = Callable[[str], None]
-"""Takes one line of progress, for people; never waits."""
+
+class Report(Protocol):
+    """Where a long operation says how far it is."""
+
+    def __call__(self, line: str) -> None:
+        """One line, for people; never waits."""
+
+    def past_return(self) -> None:
+        """From here on it cannot be cancelled: it is seen through, or undone by itself."""
+
+
+class Unheard:
+    """A report that nobody reads."""
+
+    def __call__(self, line: str) -> None:
+        """See `Report`."""
+
+    def past_return(self) -> None:
+        """See `Report`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -86,8 +86,8 @@ class StreamWriter:
 
     # ---- read by the handler --------------------------------------------------------------------
 
-    async def placed(self) -> None:
-        """Wait for a waiting place.
+    async def placed(self) -> Place:
+        """Wait for a waiting place, and for a model.
 
         Raises:
             calculet_trio.errors.RequestRefused: there is none.
@@ -95,19 +95,23 @@ class StreamWriter:
         item = await self._next()
         if not isinstance(item, Place):
             raise _error_of(item)
+        return item
 
-    async def admitted(self) -> None:
-        """Wait for a lane.
+    async def admitted(self) -> Place | None:
+        """Wait for a lane; or for a place with another model, which is returned: the prompt is to be made for it.
 
         Raises:
             calculet_trio.errors.InvalidRequest: the prompt does not fit.
             calculet_trio.errors.RequestRefused: full, draining, failed, or expired in the queue.
         """
         item = await self._next()
+        if isinstance(item, Place):
+            return item
         if not isinstance(item, Admit):
             raise _error_of(item)
         self._admitted = item
         self._admitted_s = self._first_s = self._last_s = trio.current_time()
+        return None
 
     @property
     def prompt_tokens(self) -> int:

@@ -141,3 +141,6 @@ class _Both:
 
     def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         self._other.job_finished(job, finished, taken_s)
+
+    def load_step(self, step: str, taken_s: float) -> None:
+        self._other.load_step(step, taken_s)

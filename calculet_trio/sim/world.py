@@ -39,7 +39,7 @@ from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.lifecycle import run as run_daemon
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 from calculet_trio.sim.checkers.conservation import check_conservation
 from calculet_trio.sim.checkers.diligence import DiligenceChecker

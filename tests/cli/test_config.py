@@ -260,7 +260,11 @@ def configured(home: Path, script: Path, scheduler: dict[str, Any], **sections: 
     [
         ({"batch": {"profiles": [1, 7]}}, {}, "batch.profiles of 'm' asks for batch 7"),
         ({"batch": {"thresholds": {7: 2}}}, {}, "batch.thresholds of 'm' asks for batch 7"),
-        ({}, {"models": [{"alias": "a"}, {"alias": "b"}]}, "2 models are configured, and a process serves one: a, b"),
+        (
+            {},
+            {"models": [{"alias": "a"}, {"alias": "b"}]},
+            "2 models are configured, and what the runtime scripted drives holds one: a, b",
+        ),
     ],
     ids=["profile", "threshold", "models"],
 )

@@ -44,7 +44,8 @@ def test_an_operators_session(place):
         code, out, _ = calculet("models", "list", "--config", config, "--json")
         [model] = json.loads(out)
         assert (model["alias"], model["state"], model["doing"]) == ("m", "ready", None)
-        assert set(model["phases_s"]) == {"validating", "configuring", "warming"}
+        steps = ["verify", "validate", "plan", "configure", "inspect", "prove", "publish", "retain"]
+        assert list(model["phases_s"]) == steps
 
         code, out, _ = calculet("trace", "--config", config, "--seconds", "0.2", "--out", place / "trace.json")
         assert code == 0

@@ -18,7 +18,7 @@ from calculet_trio.core.policy import AdmissionPolicy, BatchPolicy, ExecutorPoli
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.settings.service import RuntimeKind
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from tests.conformance import boards
 from tests.conformance.stores import store_in

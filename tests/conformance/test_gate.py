@@ -32,7 +32,7 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.device_model import PrefillCurve, StepCurve
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.pace import RealPace
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from tests.conformance import boards

@@ -49,6 +49,7 @@ class Door:
             self.registry.create(
                 RequestId(number),
                 tenant=tenant,
+                alias=ALIAS,
                 generation=GENERATION,
                 arrived_s=now,
                 deadline_s=now + 9.0,

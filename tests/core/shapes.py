@@ -81,6 +81,7 @@ def make_request(
     request = Request(
         RequestId(number),
         tenant=tenant,
+        alias=ALIAS,
         generation=GENERATION,
         arrived_s=0.0,
         deadline_s=deadline_s,

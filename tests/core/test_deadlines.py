@@ -9,7 +9,7 @@ from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent
 from calculet_trio.core.tenants import Tenants
 from calculet_trio.ids import RequestId
-from tests.core.shapes import GENERATION
+from tests.core.shapes import ALIAS, GENERATION
 
 
 class Watch:
@@ -23,6 +23,7 @@ class Watch:
         request = self.registry.create(
             RequestId(number),
             tenant="a",
+            alias=ALIAS,
             generation=GENERATION,
             arrived_s=0.0,
             deadline_s=deadline_s,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
+
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import Drop, Fail, Finish, Quarantined, Refuse
 from calculet_trio.core.events import FaultReason, LaneResult
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.lanes import LaneState
+from calculet_trio.core.policy import RecoveryPolicy
 from calculet_trio.ids import LaneId, RequestId
 from tests.core.shapes import small_policy, small_shape
 from tests.core.world import World, decoding_pair
@@ -82,3 +85,17 @@ def test_lanes_that_were_not_in_the_job_cannot_be_lost_by_it() -> None:
     world._end(job.job, written=True)
     world.tell(ev.JobFinished(job.job, job.generation, tuple(results), frozenset({LaneId(3)})))
     assert world.core.snapshot().lanes_by_state[LaneState.UNKNOWN] == 0
+
+
+def test_a_lane_that_is_lost_after_its_deadline_is_not_replayed() -> None:
+    """Found by the state machine: it waited for a replay that nobody would end."""
+    policy = attrs.evolve(small_policy(), recovery=RecoveryPolicy(max_resets_per_10min=0, replay=True))
+    world = World(small_shape(2, lane_fault_isolation=True), policy=policy)
+    request = world.ask(max_new_tokens=9, deadline_s=5.0)
+    world.allocate(request)
+    world.finish(world.job.job)
+    world.pass_time(6.0)
+    world.finish(world.job.job, lost=[lane_of(world, request)])
+    end = world.streams[request].end
+    assert isinstance(end, Finish)
+    assert end.truncated_by == "deadline"

@@ -261,7 +261,7 @@ def test_when_the_last_lane_was_lost_the_device_is_reset() -> None:
 def test_the_generation_is_ready_again_only_after_the_reset() -> None:
     world = recovering()
     decoding_pair(world)
-    [generation] = world.core._generations.values()
+    [generation] = world.core._fleet.generations.values()
     world.lose_job(world.job.job, FaultReason.CCU_FAULT)
     assert generation.state is GenerationState.RECOVERING
     world.reset()

@@ -11,7 +11,7 @@ from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.tenants import Tenants
 from calculet_trio.core.transition import IllegalTransition
 from calculet_trio.ids import RequestId
-from tests.core.shapes import GENERATION
+from tests.core.shapes import ALIAS, GENERATION
 
 TO_FINISHING = (RequestEvent.QUEUE, RequestEvent.ADMIT, RequestEvent.SUBMIT, RequestEvent.FINISH)
 
@@ -20,6 +20,7 @@ def create(registry: RequestRegistry, number: int) -> Request:
     return registry.create(
         RequestId(number),
         tenant="ab"[number % 2],
+        alias=ALIAS,
         generation=GENERATION,
         arrived_s=0.0,
         deadline_s=9.0,

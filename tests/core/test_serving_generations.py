@@ -8,85 +8,11 @@ from itertools import pairwise
 import pytest
 
 from calculet_trio.core import events as ev
-from calculet_trio.core.effects import AllocateSequence, Effect, Refuse, ReleaseSequence, SubmitJob
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.generation import GenerationEvent, GenerationState
-from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.core.policy import Policy
-from calculet_trio.core.serving import ServingCore
-from calculet_trio.ids import GenerationId, RequestId, SequenceId
-from tests.core.shapes import small_policy, small_shape
-
-FIRST, SECOND = GenerationId(1), GenerationId(2)
-LOAD = (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM, GenerationEvent.PUBLISH)
-UNLOAD = (GenerationEvent.DRAIN, GenerationEvent.UNLOAD, GenerationEvent.UNLOADED)
-SHAPE = small_shape(2)
-
-
-class Host:
-    """A core with models ``one`` and ``two``; allocations and releases are answered at once, jobs when told to."""
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.core = ServingCore(policy or small_policy(), (EngineId.PING,))
-        self.now = 0.0
-        self.jobs: list[Job] = []
-        self.refused: dict[RequestId, str] = {}
-        self.asked: list[AllocateSequence] = []
-        self.answers_releases = True
-        self.releases: list[ReleaseSequence] = []
-        self._requests = 0
-
-    def tell(self, event: ev.Event) -> list[Effect]:
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        for effect in effects:
-            match effect:
-                case AllocateSequence():
-                    self.asked.append(effect)
-                    sequence = SequenceId(effect.request)
-                    self.tell(ev.SequenceAllocated(effect.generation, effect.lane, effect.request, sequence))
-                case ReleaseSequence():
-                    self.releases.append(effect)
-                    if self.answers_releases:
-                        self.release()
-                case SubmitJob():
-                    self.jobs.append(effect.job)
-                case Refuse():
-                    self.refused[effect.request] = effect.refusal.code
-        return effects
-
-    def release(self, *, confirmed: bool = True) -> None:
-        asked = self.releases.pop(0)
-        self.tell(ev.SequenceReleased(asked.generation, asked.lane, asked.sequence, confirmed))
-
-    def advance(self, generation: GenerationId, alias: str, *steps: GenerationEvent) -> None:
-        for step in steps:
-            shape = SHAPE if step is GenerationEvent.PUBLISH else None
-            self.tell(ev.GenerationAdvanced(generation, alias, step, shape))
-
-    def load(self) -> None:
-        self.advance(FIRST, "one", *LOAD)
-        self.advance(SECOND, "two", *LOAD)
-
-    def ask(self, alias: str, *, tenant: str = "a", max_new_tokens: int = 4) -> RequestId:
-        self._requests += 1
-        request = RequestId(self._requests)
-        self.tell(ev.Arrived(request, tenant, alias, None))
-        self.tell(ev.Offered(request, (1, 2, 3), max_new_tokens))
-        return request
-
-    def finish(self) -> GenerationId:
-        job = self.jobs.pop(0)
-        results = tuple(ev.LaneResult(work.lane, work.request, 7) for work in job.lanes)
-        self.tell(ev.JobFinished(job.job, job.generation, results))
-        return job.generation
-
-    def finish_all(self) -> None:
-        while self.jobs:
-            self.finish()
-
-    def waiting(self) -> int:
-        return self.core.snapshot().waiting_requests
+from calculet_trio.ids import GenerationId
+from tests.core.models_host import FIRST, LOAD, SECOND, SHAPE, UNLOAD, Host
 
 
 @pytest.fixture
@@ -102,7 +28,7 @@ def host() -> Host:
 def test_a_model_that_is_not_ready_holds_up_no_other(host: Host) -> None:
     running = [host.ask("one") for _ in range(2)]
     waits = [host.ask("one") for _ in range(2)]
-    host.advance(FIRST, "one", GenerationEvent.DRAIN)
+    host.advance(FIRST, "one", GenerationEvent.FAULT)
     served = [host.ask("two") for _ in range(4)]
     host.finish_all()
     assert host.waiting() == len(waits)
@@ -125,7 +51,7 @@ def test_whoever_waited_through_a_recovery_is_served_in_the_old_order(host: Host
 def test_a_wait_for_a_model_that_is_not_ready_ends_with_its_deadline(host: Host) -> None:
     for _ in range(3):
         host.ask("one")
-    host.advance(FIRST, "one", GenerationEvent.DRAIN)
+    host.advance(FIRST, "one", GenerationEvent.FAULT)
     host.finish_all()
     host.now = host.core.next_wakeup() or 0.0
     host.tell(ev.TimePassed())
@@ -151,7 +77,7 @@ def test_an_unloaded_generation_is_let_go_and_its_name_with_it(host: Host) -> No
     host.ask("one")
     host.finish_all()
     host.advance(FIRST, "one", *UNLOAD)
-    assert list(host.core._served) == list(host.core._generations) == [SECOND]
+    assert list(host.core._served) == list(host.core._fleet.generations) == [SECOND]
     assert host.core.snapshot().kv_tokens_total == SHAPE.lanes * SHAPE.max_seq
     late = host.ask("one")
     assert host.refused == {late: "loading"}
@@ -165,10 +91,9 @@ def test_whoever_still_waits_for_an_unloaded_model_is_told(host: Host) -> None:
         host.ask("one")
     waits, other = host.ask("one"), host.ask("two")
     host.advance(FIRST, "one", GenerationEvent.DRAIN)
+    assert host.refused == {waits: "model_unloaded"}
     host.finish_all()
-    assert host.waiting() == 1
     host.advance(FIRST, "one", *UNLOAD[1:])
-    assert host.refused == {waits: "loading"}
     assert other not in host.refused
     assert list(host.core._served) == [SECOND]
 
@@ -208,7 +133,7 @@ def test_a_reset_of_the_device_frees_it_and_brings_nobody_back_who_left_or_is_le
     job = host.jobs.pop()
     host.tell(ev.JobUnknown(job.job, job.generation, FaultReason.CCU_FAULT))
     host.tell(ev.DeviceReset())
-    states = {generation.id: generation.state for generation in host.core._generations.values()}
+    states = {generation.id: generation.state for generation in host.core._fleet.generations.values()}
     assert states == {SECOND: GenerationState.READY, third: GenerationState.DRAINING}
 
 
@@ -226,7 +151,7 @@ def test_a_load_that_failed_is_let_go_too() -> None:
     host.advance(FIRST, "one", *LOAD[:2], GenerationEvent.GIVE_UP)
     assert host.core.snapshot().status.word == "failed"
     host.advance(FIRST, "one", GenerationEvent.UNLOADED)
-    assert not host.core._generations
+    assert not host.core._fleet.generations
     assert host.core.snapshot().status.word == "loading"
 
 
@@ -238,7 +163,7 @@ def test_a_hundred_loads_leave_one_generation() -> None:
         host.finish_all()
         if number > 1:
             host.advance(GenerationId(number - 1), "one", *UNLOAD)
-    assert list(host.core._served) == list(host.core._generations) == [100]
+    assert list(host.core._served) == list(host.core._fleet.generations) == [100]
 
 
 def test_lanes_of_an_unloaded_generation_do_not_hide_the_loss_of_the_last(host: Host) -> None:

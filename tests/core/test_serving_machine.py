@@ -273,7 +273,7 @@ class ServingMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(10_000, 10_010))
     def speak_of_the_unheard_of(self, number: int) -> None:
-        self.world.stale(ev.Offered(RequestId(number), (1, 2, 3), 4))
+        self.world.stale(ev.Offered(RequestId(number), GenerationId(1), (1, 2, 3), 4))
         self.world.stale(ev.Cancelled(RequestId(number), CancelReason.CLIENT_GONE))
         self.world.stale(ev.JobFailed(JobId(number), GenerationId(1), FaultReason.OUTPUT_ERROR))
 

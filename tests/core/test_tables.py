@@ -32,7 +32,7 @@ from calculet_trio.ids import GenerationId
 REQUEST = {
     "new": "wait_model>waiting_model queue>waiting_admission refuse>failed cancel>cancelled",
     "waiting_model": "model_ready>new refuse>failed cancel>cancelled",
-    "waiting_admission": "admit>prefill_ready refuse>failed cancel>cancelled",
+    "waiting_admission": "admit>prefill_ready model_gone>waiting_model refuse>failed cancel>cancelled",
     "prefill_ready": "submit>prefill_running replay>prefill_ready finish>finishing fail>failed cancel>cancelled",
     "prefill_running": (
         "commit>decode_ready chunk>prefill_ready withdraw>prefill_ready replay>prefill_ready finish>finishing "

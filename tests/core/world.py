@@ -80,7 +80,7 @@ class World(Performer):
             stream.prompt = tuple(range(1, prompt_tokens + 1))
             room = self.context_tokens - prompt_tokens
             stream.granted = room if max_new_tokens is None else min(max_new_tokens, room)
-        self.tell(ev.Offered(request, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
+        self.tell(ev.Offered(request, GENERATION, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
 
     def ask(
         self,

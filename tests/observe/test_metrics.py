@@ -47,8 +47,8 @@ class Scene:
         for effect in self.core.handle(event, self.now):
             self.metrics.saw(effect, self.now)
             match effect:
-                case ef.Place(request):
-                    self.tell(ev.Offered(request, (1, 2, 3), self.tokens))
+                case ef.Place(request, generation):
+                    self.tell(ev.Offered(request, generation, (1, 2, 3), self.tokens))
                 case ef.AllocateSequence(generation, lane, request):
                     self.sequences += 1
                     self.tell(ev.SequenceAllocated(generation, lane, request, self.sequences))

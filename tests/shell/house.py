@@ -15,7 +15,7 @@ from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest, Service
 from calculet_trio.text.params import ReplyParams, SamplingParams, TextPrompt
 

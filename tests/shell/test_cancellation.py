@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from calculet_trio.core.lanes import LaneState
-from calculet_trio.shell.model_manager import ModelText
+from calculet_trio.shell.loading import ModelText
 from tests.shell.checkpoints import POINTS_MAX, Remains, StrikeAt
 from tests.shell.house import ask, idle, living, until
 

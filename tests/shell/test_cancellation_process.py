@@ -23,7 +23,7 @@ from calculet_trio.runtimes.script import parse_script
 from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from tests.api.wire import Wire, post
 from tests.shell.checkpoints import POINTS_MAX, Remains, StrikeAt, WatchedRuntime
 from tests.shell.house import until

@@ -28,7 +28,7 @@ from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
@@ -106,6 +106,9 @@ class Books:
 
     def job_finished(self, job, finished, taken_s):
         """Called in an engine's thread: nothing is written here."""
+
+    def load_step(self, step, taken_s):
+        """Loads play no part."""
 
 
 @attrs.define

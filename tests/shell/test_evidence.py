@@ -14,7 +14,7 @@ from calculet_trio.runtimes.emulated import EmulatedRuntime, continuation
 from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
-from calculet_trio.shell.model_manager import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
@@ -53,6 +53,9 @@ class Submitted:
 
     def job_finished(self, job, finished, taken_s):
         """Times play no part."""
+
+    def load_step(self, step, taken_s):
+        """Loads play no part."""
 
 
 async def served(evidence):

@@ -12,7 +12,7 @@ from calculet_trio.core.jobs import LaneWork, PrefillJob
 from calculet_trio.core.profiles import PrefillProfile
 from calculet_trio.shell import progress
 from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.model_manager import LOAD_STEP_S, LoadStep
+from calculet_trio.shell.loading import STEP_S, LoadStep
 from calculet_trio.shell.progress import Progress
 from tests.shell.house import ask, living, until
 
@@ -46,7 +46,7 @@ async def test_an_empty_queue_is_never_late(autojump_clock):
 
 async def test_a_load_is_late_once_its_step_is(autojump_clock):
     loading = looking(step=LoadStep("configuring m", trio.current_time()))
-    await trio.sleep(LOAD_STEP_S - 1)
+    await trio.sleep(STEP_S - 1)
     assert loading.overdue() is None
     await trio.sleep(3)
     assert loading.overdue() == "past its bound: configuring m"

@@ -66,6 +66,9 @@ class Watch:
     def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
         """See `calculet_trio.shell.daemon.Observer`."""
 
+    def load_step(self, step: str, taken_s: float) -> None:
+        """See `calculet_trio.shell.lifecycle.Observer`."""
+
     def heard(self, event: ev.Event, now: float) -> None:
         """See `calculet_trio.shell.daemon.Observer`."""
         if now > self._moment_s:

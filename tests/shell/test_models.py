@@ -1,0 +1,341 @@
+"""Loads, swaps, unloads and rollbacks of a living daemon, on a device that holds one model or all of them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from calculet_trio.core.policy import Policy
+from calculet_trio.errors import (
+    GenerationFailed,
+    ModelNotFound,
+    OperationFailed,
+    OperationRefused,
+    PackageError,
+    ServiceUnavailable,
+)
+from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.shell import lifecycle
+from calculet_trio.shell.daemon import Daemon
+from calculet_trio.shell.executor import JobTimeout
+from calculet_trio.shell.operations import Unheard
+from tests.shell.house import ask, asking, silence, until
+from tests.shell.shelf import MODEL_BYTES, Shelf
+
+SCRIPTS = {
+    "old": {"replies": [{"when": "gated", "tokens": [{"text": "old", "gate": "g"}, " end"]}, {"tokens": ["old"]}]},
+    "new": {"replies": [{"tokens": ["new"]}]},
+    "other": {"replies": [{"tokens": ["other"]}]},
+}
+ONE, SEVERAL = pytest.param(False, id="holds one"), pytest.param(True, id="holds several")
+
+
+class Heard(Unheard):
+    def __init__(self):
+        self.lines = []
+        self.returns = True
+
+    def __call__(self, line):
+        self.lines.append(line)
+
+    def past_return(self):
+        self.returns = False
+
+
+@attrs.frozen
+class House:
+    shelf: Shelf
+    service: object
+    alive: lifecycle._House
+    nursery: trio.Nursery
+
+    @property
+    def models(self):
+        return self.alive._models
+
+    def status(self, alias="m"):
+        return next(status for status in self.models.board.statuses() if status.alias == alias)
+
+    async def load(self, package, report=None):
+        return await self.models.load_named("m", package, report or Heard())
+
+
+@asynccontextmanager
+async def living(*, holds_several, drain_s=5.0, job_s=10.0):
+    shelf = Shelf(SCRIPTS, holds_several=holds_several)
+    ready, opened, ended, seen = trio.Event(), trio.Event(), trio.Event(), []
+
+    async def serve_http(service, stop, *, task_status):
+        seen.append(service)
+        opened.set()
+        task_status.started(0)
+        await stop.wait()
+
+    def find(alias, package):
+        if package is not None and package not in SCRIPTS:
+            raise PackageError(f"there is no package {package!r}")
+        return shelf.source(alias, package or "old")
+
+    daemon = Daemon(
+        runtime=shelf,
+        source=shelf.source("m", "old"),
+        policy=Policy(),
+        metrics=ServiceMetrics(),
+        serve_http=serve_http,
+        on_ready=lambda _port: ready.set(),
+        drain_s=drain_s,
+        job_timeout=JobTimeout(base_s=job_s, per_token_s=0.0),
+        find=find,
+    )
+    alive = lifecycle._House(daemon, shelf.open())
+
+    async def live():
+        try:
+            await alive.live(signals=silence())
+        finally:
+            shelf.close()
+            ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live)
+        await ready.wait()
+        yield House(shelf, seen[0], alive, nursery)
+        alive._begin_drain(drain_s)
+        with trio.fail_after(30):
+            await ended.wait()
+    assert len(alive._dispatcher) == len(alive._samplers) == 0
+
+
+async def keep_asking(house, found, stop):
+    while not stop.is_set():
+        found.append((await ask(house.service, "hi"))[0])
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+async def test_a_swap_under_load_fails_nobody_and_no_reply_is_of_two_models(holds_several):
+    found, stop = [], trio.Event()
+    async with living(holds_several=holds_several) as house:
+        async with trio.open_nursery() as clients:
+            for _ in range(8):
+                clients.start_soon(keep_asking, house, found, stop)
+            await until(lambda: len(found) > 20)
+            result = await house.load("new")
+            seen = len(found)
+            await until(lambda: len(found) > seen + 20)
+            stop.set()
+        assert set(found) == {"old", "new"}
+        assert found[-1] == "new"
+        assert result["generation"] == 2
+        assert (result["downtime_s"] > 0) != holds_several
+        assert list(house.shelf.resident) == [2]
+        status = house.status()
+        assert (status.state, status.package, status.package_version) == ("ready", "digest-of-new", "new")
+        assert house.shelf.calls[-1] == "served new"
+        expected = {"verify", "validate", "plan", "configure", "inspect", "prove", "publish", "retain"}
+        assert set(status.phases_s) - {"resolve"} >= expected
+        [model] = house.service.models()
+        assert model.meta["package_version"] == "new"
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+async def test_who_runs_ends_on_the_old_model_and_who_comes_is_answered_by_the_new(holds_several):
+    async with living(holds_several=holds_several) as house:
+        replies = {}
+
+        async def one(name, prompt):
+            replies[name] = (await ask(house.service, prompt))[0]
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(one, "runs", "gated")
+            await until(lambda: house.alive._loop.snapshot().jobs_in_flight)
+            clients.start_soon(house.load, "new")
+            await until(lambda: house.shelf.calls.count("configure new") or house.status().state == "draining")
+            if holds_several:
+                await until(lambda: house.status().generation == 2)
+            clients.start_soon(one, "comes", "hi")
+            await until(lambda: house.alive._loop.snapshot().waiting_requests == (0 if holds_several else 1))
+            house.shelf.let_through("g")
+        assert replies == {"runs": "old end", "comes": "new"}
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+@pytest.mark.parametrize("step", ["verify", "configure", "inspect", "warm_up", "golden", "golden_differs"])
+async def test_a_failure_at_any_step_leaves_the_old_model_serving(holds_several, step):
+    async with living(holds_several=holds_several) as house:
+        house.shelf.fails[step] = 1
+        with pytest.raises(PackageError):
+            await house.load("new")
+        assert (await ask(house.service, "hi"))[0] == "old"
+        assert len(house.shelf.resident) == 1
+        status = house.status()
+        assert (status.state, status.package) == ("ready", "digest-of-old")
+        assert status.error is not None
+        assert house.service.health().status == "ok"
+        assert house.shelf.memory().used_bytes == MODEL_BYTES
+        was_taken_off = "unload" in house.shelf.calls
+        assert was_taken_off == (step != "verify")
+        assert (await house.load("new"))["generation"] > 2
+        assert (await ask(house.service, "hi"))[0] == "new"
+        assert house.status().error is None
+
+
+async def test_where_the_old_one_does_not_come_back_either_those_who_wait_are_told():
+    async with living(holds_several=False) as house:
+        house.shelf.fails["configure"] = 2
+        answers = []
+
+        async def one():
+            try:
+                answers.append((await ask(house.service, "gated"))[0])
+            except (ServiceUnavailable, GenerationFailed) as error:
+                answers.append(error.code)
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(one)
+            await until(lambda: house.alive._loop.snapshot().jobs_in_flight)
+
+            async def fails():
+                with pytest.raises(PackageError):
+                    await house.load("new")
+
+            clients.start_soon(fails)
+            await until(lambda: house.status().state == "draining")
+            clients.start_soon(one)
+            await until(lambda: house.alive._loop.snapshot().waiting_requests == 1)
+            house.shelf.let_through("g")
+        assert sorted(answers) == ["model_unloaded", "old end"]
+        assert house.status().state == "failed"
+        assert house.service.health().status == "failed"
+        with pytest.raises(ServiceUnavailable):
+            await ask(house.service, "hi")
+        await house.load("old")
+        assert (await ask(house.service, "hi"))[0] == "old"
+        assert house.service.health().status == "ok"
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+async def test_an_unload_frees_everything_and_a_load_brings_it_back(holds_several):
+    async with living(holds_several=holds_several) as house:
+        heard = Heard()
+        result = await house.models.unload("m", heard)
+        assert result == {"generation": 1, "freed_bytes": MODEL_BYTES}
+        assert house.shelf.resident == {}
+        assert house.status().state == "unloaded"
+        assert house.service.models() == ()
+        assert not heard.returns
+        with pytest.raises(ServiceUnavailable):
+            await ask(house.service, "hi")
+        with pytest.raises(OperationRefused, match="not loaded"):
+            await house.models.unload("m", Heard())
+        await house.load("old")
+        assert (await ask(house.service, "hi"))[0] == "old"
+
+
+async def test_an_unload_that_the_device_does_not_confirm_says_so():
+    async with living(holds_several=False) as house:
+        house.shelf.certain = False
+        with pytest.raises(OperationFailed, match="not certain"):
+            await house.models.unload("m", Heard())
+
+
+async def test_an_unload_whose_time_is_over_waits_for_the_submitted_job_and_frees_nothing_before():
+    async with living(holds_several=False, drain_s=0.3) as house:
+        ended = []
+
+        async def one():
+            try:
+                await ask(house.service, "gated")
+            except GenerationFailed as error:
+                ended.append((error.reason, error.retryable))
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(one)
+            await until(lambda: house.alive._loop.snapshot().jobs_in_flight)
+            clients.start_soon(house.models.unload, "m", Heard())
+            await until(lambda: house.service.health().status == "recovering")
+            assert "unload" not in house.shelf.calls
+            house.shelf.let_through("g")
+        assert ended == [("model_unloaded", True)]
+        assert house.shelf.resident == {}
+        assert house.status().state == "unloaded"
+
+
+async def test_a_second_model_is_refused_by_name_where_one_fits_and_served_beside_where_both_do():
+    async with living(holds_several=False) as house:
+        with pytest.raises(OperationRefused, match="holds m"):
+            await house.models.load_named("n", "other", Heard())
+        assert house.status("n").state == "failed"
+        assert (await ask(house.service, "hi"))[0] == "old"
+    async with living(holds_several=True) as house:
+        await house.models.load_named("n", "other", Heard())
+        async with house.service.open(attrs.evolve(asking("hi"), alias="n")) as handle:
+            assert "".join([output.text async for output in handle]) == "other"
+        assert (await ask(house.service, "hi"))[0] == "old"
+
+
+async def test_a_package_without_room_is_refused_before_the_device_is_touched():
+    async with living(holds_several=True) as house:
+
+        def no_room(_used):
+            raise PackageError("it needs 28.150 GiB, and 3 are left")
+
+        source = house.shelf.source("m", "new", fits=no_room)
+        calls = list(house.shelf.calls)
+        with pytest.raises(PackageError, match=r"28\.150"):
+            await house.models.load(source)
+        assert house.shelf.calls == calls
+        assert (await ask(house.service, "hi"))[0] == "old"
+
+
+async def test_a_rollback_is_one_call_and_what_is_unknown_is_named():
+    async with living(holds_several=True) as house:
+        await house.load("new")
+        await house.models.roll_back("m", Heard())
+        assert (await ask(house.service, "hi"))[0] == "old"
+        with pytest.raises(PackageError, match="there is no package"):
+            await house.load("nothing")
+        for call in (house.models.roll_back("x", Heard()), house.models.load_named("x", None, Heard())):
+            with pytest.raises(ModelNotFound):
+                await call
+        with pytest.raises(OperationRefused):
+            await house.models.unload("x", Heard())
+
+
+async def test_its_own_package_again_is_a_new_generation():
+    async with living(holds_several=False) as house:
+        assert (await house.load(None))["generation"] == 2
+        assert (await ask(house.service, "hi"))[0] == "old"
+
+
+async def test_a_load_that_is_cancelled_before_the_drain_changes_nothing():
+    async with living(holds_several=False) as house:
+        begun = trio.Event()
+
+        async with trio.open_nursery() as operator:
+
+            class Leaving(Heard):
+                def __call__(self, line):
+                    super().__call__(line)
+                    begun.set()
+                    operator.cancel_scope.cancel()
+
+            operator.start_soon(house.load, "new", Leaving())
+        assert begun.is_set()
+        assert (await ask(house.service, "hi"))[0] == "old"
+        assert house.shelf.calls.count("unload") == 0
+        assert (await house.load("new"))["generation"] >= 2
+
+
+async def test_a_hundred_swaps_leave_nothing_behind():
+    async with living(holds_several=False) as house:
+        for number in range(100):
+            await house.load("new" if number % 2 == 0 else "old")
+        assert len(house.shelf.resident) == 1
+        core = house.alive._loop._core
+        assert len(core._fleet.generations) == len(core._fleet.served) == 1
+        assert len(house.alive._desk._prompts) == 1
+        assert house.models._vacated == {}
