@@ -24,9 +24,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -46,11 +49,13 @@ from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.runtimes.port import Finished, NotSubmitted, Submitted, Ticket, Unknown
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.lifecycle import run
+from calculet_trio.text.params import SamplingParams
+from calculet_trio.text.sampling import Sampler
 
 VOCABULARY = 151_936
 LANES = 32
 STEP_S = {1: 0.017, 16: 0.020}
-SAMPLING: dict[str, dict[str, float]] = {
+SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "sampled": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
 }
@@ -228,6 +233,45 @@ def point_of(steps: Sequence[Step], batch: int, sampling: str, inflight: int) ->
     )
 
 
+def measure_sampling(rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of choosing 16 tokens: one after another in the engine's thread, or by two threads of a pool."""
+    noise = np.random.default_rng(0).standard_normal((16, VOCABULARY), np.float32) * 3
+    found: dict[str, list[float]] = {}
+    with ThreadPoolExecutor(1) as pool:
+        for name, asked in SAMPLING.items():
+            params = SamplingParams(**asked)
+            samplers = [
+                Sampler(params, prompt=(), vocab_size=VOCABULARY, generator=np.random.default_rng(row))
+                for row in range(16)
+            ]
+
+            def choose(first: int, step: int, samplers: list[Sampler] = samplers) -> None:
+                for row in range(first, 16, step):
+                    samplers[row].choose(noise[row])
+
+            def choose_in_pool(choose: Callable[[int, int], None] = choose) -> None:
+                other = pool.submit(choose, 1, 2)
+                choose(0, 2)
+                other.result()
+
+            for way, call in (("in place", partial(choose, 0, 1)), ("in a pool", choose_in_pool)):
+                times = found[f"{name}, {way}"] = []
+                for _ in range(rounds):
+                    began_s = time.perf_counter()
+                    call()
+                    times.append((time.perf_counter() - began_s) * 1e3)
+    return found
+
+
+def show_sampling(found: dict[str, list[float]]) -> None:
+    """Print the table."""
+    print(f"choosing 16 tokens of {VOCABULARY:,}, ms    P10 / P50 / P99")
+    for name, times in found.items():
+        tenth = statistics.quantiles(times, n=10, method="inclusive")[0]
+        print(f"{name:<28}{tenth:20.2f} /{statistics.median(times):6.2f} /{p99(times):6.2f}")
+    print()
+
+
 def p99(values: Sequence[float]) -> float:
     """The 99th percentile."""
     return statistics.quantiles(values, n=100, method="inclusive")[98]
@@ -261,6 +305,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--inflight", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--sampling", choices=SAMPLING, action="append", help="one of the two; both where not given")
     parser.add_argument("--tokens", type=int, default=1000, help="of each client (1000)")
+    parser.add_argument("--rounds", type=int, default=200, help="of choosing 16 tokens (200)")
     parser.add_argument("--json", type=Path, help="write every figure there")
     options = parser.parse_args()
     if not set(options.batches) <= set(STEP_S):
@@ -273,6 +318,7 @@ def main() -> None:
     import tempfile
 
     options = parse()
+    show_sampling(measure_sampling(options.rounds))
     points = []
     with tempfile.TemporaryDirectory(prefix="ct") as scratch:
         for batch in options.batches:

@@ -6,7 +6,7 @@ Source: SPEC section 6 (S §7, §8).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from operator import attrgetter
 from typing import Final
@@ -105,11 +105,39 @@ class DecodeScheduler:
         latest_start_s = min(request.deadline_s for request in ready) - self._rates.slowest_decode_s
         return min(oldest_s + window_s, latest_start_s - window_s)
 
-    def plan(self, job: JobId, now: float) -> tuple[DecodeJob, list[Request]]:
-        """The next batch: whose turn it is, and its company (`waiting` was not empty)."""
+    def waits_to_join(self, running: Sequence[Request]) -> bool:
+        """Whether those who are ready do better to wait for those in flight, and then go with them in one batch.
+
+        Two batches side by side cost the device two steps, unless its engines really compute at once. So it is
+        tried once, and then what takes less time is done.
+        """
+        together = [*self.waiting(), *running]
+        if not running or not self._is_uniform or len(together) > self._profiles[-1].compiled_batch:
+            return False
+        lanes = [_lane_of(request) for request in together]
+        if self._shape.layout is LaneLayout.CONTIGUOUS and max(lanes) - min(lanes) >= self._profiles[-1].compiled_batch:
+            return False
+        whole = self._smallest_for(len(together)).submodel
+        return self._rates.were_beside and not self._rates.are_apart_faster(whole)
+
+    def _smallest_for(self, sequences: int) -> BatchProfile:
+        return next((each for each in self._profiles if each.compiled_batch >= sequences), self._profiles[-1])
+
+    def plan(self, job: JobId, now: float, *, other_is_idle: bool = False) -> tuple[DecodeJob, list[Request]]:
+        """The next batch: whose turn it is, and its company (`waiting` was not empty).
+
+        Args:
+            job: its id.
+            now: monotonic seconds.
+            other_is_idle: another engine could take half of them; it is left so much where that is known to be faster.
+        """
         order = self._in_order(now)
         self._clock = max(self._clock, order[0].turn)
         profiles = self._eligible_profiles(order[0], len(order))
+        whole = self._smallest_for(len(order)).submodel
+        if other_is_idle and self._is_uniform and self._rates.are_apart_faster(whole):
+            half = self._smallest_for(ceil(len(order) / 2)).compiled_batch
+            profiles = [profile for profile in profiles if profile.compiled_batch <= half] or profiles
         if self._shape.layout is LaneLayout.CONTIGUOUS:
             profile, first_lane, batch = self._contiguous(order, profiles)
         else:

@@ -21,8 +21,10 @@ from calculet_trio.core.transition import Machine, Symbol, Table
 DOUBTS: Final[Mapping[FaultReason, Doubt]] = {
     FaultReason.STATUS_ANOMALY: Doubt.STATUS_ANOMALY,
     FaultReason.COUNTER_ANOMALY: Doubt.COUNTER_ANOMALY,
+    FaultReason.CROSS_TALK: Doubt.CROSS_TALK,
     FaultReason.WRONG_COMPLETION: Doubt.COUNTER_ANOMALY,
     FaultReason.TIMEOUT: Doubt.TIMEOUT,
+    FaultReason.STUCK_WAIT: Doubt.TIMEOUT,
 }
 """What a job's end says of the pair; other ends say nothing of it."""
 
@@ -136,8 +138,9 @@ class EnginePair(Machine[PairState, PairEvent]):
         if self._jobs_at_most == 1:
             return
         self._busy = 0
-        if isinstance(record.job, DecodeJob):
-            self._measure(record.job.profile.submodel, taken_s, beside=record.beside)
+        beside = record.beside
+        if isinstance(record.job, DecodeJob) and beside is not None:
+            self._measure(record.job.profile.submodel, taken_s, beside=beside)
         if self._state is PairState.ONE and self._policy.probation_jobs is not None:
             self._clean_jobs += 1
             if self._clean_jobs >= self._policy.probation_jobs:

@@ -140,10 +140,10 @@ class JobRecord(Machine[JobState, JobEvent]):
 
     Attributes:
         requests: whose lanes are in it, in the order of ``job.lanes``; they stay registered while it is out.
-        beside: whether another job was in flight at some time while it was.
+        company: phases of the jobs that were in flight at some time while it was.
     """
 
-    __slots__ = ("beside", "engine", "job", "requests", "submitted_s")
+    __slots__ = ("company", "engine", "job", "requests", "submitted_s")
 
     table = JOB_TABLE
 
@@ -153,7 +153,12 @@ class JobRecord(Machine[JobState, JobEvent]):
         self.requests = requests
         self.engine = engine
         self.submitted_s = submitted_s
-        self.beside = False
+        self.company: set[str] = set()
+
+    @property
+    def beside(self) -> bool | None:
+        """Whether decode steps went on beside it; None if a prefill did, whose length says nothing of the pair."""
+        return None if "prefill" in self.company else bool(self.company)
 
 
 class JobTable:
@@ -180,7 +185,8 @@ class JobTable:
     def open(self, job: Job, requests: Sequence[Request], engine: EngineId, now: float) -> JobRecord:
         record = JobRecord(job, requests, engine, submitted_s=now)
         for other in self._in_flight.values():
-            other.beside = record.beside = True
+            other.company.add(job.phase)
+            record.company.add(other.job.phase)
         self._in_flight[job.job] = record
         return record
 
@@ -201,6 +207,15 @@ class JobTable:
     def forget_unknown(self) -> None:
         """The device was reset and is quiet: none of them is still at work."""
         self._unknown.clear()
+
+    def decoding(self, generation: GenerationId) -> list[Request]:
+        """Whose next token is being worked on, in this generation."""
+        return [
+            request
+            for record in self._in_flight.values()
+            if isinstance(record.job, DecodeJob) and record.job.generation == generation
+            for request in record.requests
+        ]
 
     @property
     def in_flight_count(self) -> int:

@@ -5,6 +5,8 @@ Source: SPEC section 5–8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from calculet_trio.core.decode import DecodeScheduler
@@ -95,10 +97,19 @@ class Served:
         self._prefill.clear()
         self._decode.clear()
 
-    def plan(self, job: JobId, now: float) -> tuple[Job, list[Request]] | None:
-        """The next job of this generation and the requests in it; None if nothing is to be sent now."""
+    def plan(
+        self, job: JobId, now: float, *, decoding: Sequence[Request] = (), other_is_idle: bool = False
+    ) -> tuple[Job, list[Request]] | None:
+        """The next job of this generation and the requests in it; None if nothing is to be sent now.
+
+        Args:
+            job: its id.
+            now: monotonic seconds.
+            decoding: whose next token another engine is working on.
+            other_is_idle: whether another engine could be given a job now, too.
+        """
         available = self._prefill.available()
-        if self._decode.available() and not self.is_holding(now):
+        if self._decode.available() and not self.is_holding(now) and not self._decode.waits_to_join(decoding):
             available.insert(0, WorkKind.DECODE)
         if len(available) > 1 and WorkKind.LONG_PREFILL in available and not self._long_quota.allows(now):
             available.remove(WorkKind.LONG_PREFILL)
@@ -106,22 +117,22 @@ class Served:
             return None
         kind = self._turns.turn(available)
         if kind is WorkKind.DECODE:
-            return self._decode.plan(job, now)
+            return self._decode.plan(job, now, other_is_idle=other_is_idle)
         prefill, request = self._prefill.plan(kind, job, self.shape.prefill)
         return prefill, [request]
 
-    def hold_until_s(self) -> float | None:
-        """Until when the next decode batch waits for company; None while nothing is held."""
-        return self._decode.hold_until_s(self._joinable)
+    def hold_until_s(self, decoding: Sequence[Request] = ()) -> float | None:
+        """Until when the next decode batch waits for company; None while nothing is held, or what is ``decoding``."""
+        return None if self._decode.waits_to_join(decoding) else self._decode.hold_until_s(self._joinable)
 
     def is_holding(self, now: float) -> bool:
         """Whether a part-filled batch is to wait a little longer."""
         until_s = self.hold_until_s()
         return until_s is not None and now < until_s
 
-    def charge(self, job: Job, taken_s: float, now: float) -> None:
+    def charge(self, job: Job, taken_s: float, now: float, *, beside: bool | None = None) -> None:
         """A job has ended: what it took is what its kind has had of the device."""
-        self.rates.observe(job, taken_s)
+        self.rates.observe(job, taken_s, beside=beside)
         kind = self.kind_of(job)
         self._turns.charge(kind, taken_s)
         if kind is WorkKind.LONG_PREFILL:

@@ -147,7 +147,7 @@ class ServingCore:
             self._placement.retry_s(),
         ]
         if self._idle_engine() is not None and self._submission.until_s is None:
-            moments += [served.hold_until_s() for served in self._served.values()]
+            moments += [one.hold_until_s(self._jobs.decoding(name)) for name, one in self._served.items()]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def snapshot(self) -> CoreSnapshot:
@@ -303,8 +303,10 @@ class ServingCore:
         return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 
     def _submit_next(self, engine: EngineId, now: float) -> bool:
+        other_is_idle = self._pair.jobs_at_most > 1 and self._jobs.in_flight_count == 0
         for generation, served in self._served.items():
-            planned = served.plan(self._jobs.new_id(), now)
+            decoding = self._jobs.decoding(generation)
+            planned = served.plan(self._jobs.new_id(), now, decoding=decoding, other_is_idle=other_is_idle)
             if planned is None:
                 continue
             job, requests = planned

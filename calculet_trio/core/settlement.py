@@ -91,7 +91,7 @@ class Settlement:
         """The device answered; where lanes may fail by themselves, some may have."""
         self.submission.accepted()
         served = self.served[event.generation]
-        served.charge(record.job, now - record.submitted_s, now)
+        served.charge(record.job, now - record.submitted_s, now, beside=record.beside)
         if event.anomaly is None:
             self.pair.finished(record, now - record.submitted_s)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from calculet_trio.core.jobs import DecodeJob
+
 if TYPE_CHECKING:
     from tests.core.world import World
 
@@ -30,7 +32,8 @@ def _expect_no_idle_engine(world: World) -> None:
     idle = [engine for engine, job in world.device.busy.items() if job is None]
     is_degraded = world.core.snapshot().engine_mode.word == "degraded"
     has_place = len(world.jobs) < (1 if is_degraded else world.policy.admission.max_inflight_jobs)
-    if not (ready and idle and has_place) or world.pausing or not world.is_sound:
+    is_pausing = world.pausing or not world.is_sound
+    if not (ready and idle and has_place) or is_pausing or _waits_to_join(world, len(ready)):
         return
     window_s = world.policy.batch.batching_window_s
     assert window_s, "an engine idles while a sequence is ready"
@@ -67,3 +70,11 @@ def _expect_true_accounts(world: World) -> None:
         assert counts.active_requests == len(running) + len(in_hand)
         if snapshot.status.word == "ok":  # else some are set aside
             assert counts.waiting_requests == sum(bool(stream.prompt) for stream in own) - len(in_hand)
+
+
+def _waits_to_join(world: World, ready: int) -> bool:
+    """Whether the ready would fit into one batch with those that another engine decodes; prompts wait for nobody."""
+    decoding = [len(job.lanes) for job in world.jobs.values() if isinstance(job, DecodeJob)]
+    most = max(profile.compiled_batch for profile in world.shape.decode)
+    is_prompt = any(s.admitted and not s.tokens and world.device.work_of(s.request) is None for s in world.open_streams)
+    return bool(decoding) and not is_prompt and ready + sum(decoding) <= most

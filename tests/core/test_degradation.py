@@ -201,7 +201,7 @@ class Steps:
     def take(self, step_s: float, *, beside: bool, steps: int = STEPS) -> None:
         for _ in range(steps):
             record = JobRecord(self._job, (), EngineId.PING, submitted_s=0.0)
-            record.beside = beside
+            record.company.update(["decode"] * beside)
             self.pair.finished(record, step_s)
 
 

@@ -99,7 +99,7 @@ async def test_a_job_past_its_bound_is_unknown_and_its_thread_reads_nothing_when
         told.begin("stuck", bound_s=0.01)
         await until(lambda: told.told)
         nursery.cancel_scope.cancel()
-    assert told.told == [("stuck", Unknown(FaultReason.TIMEOUT))]
+    assert told.told == [("stuck", Unknown(FaultReason.STUCK_WAIT))]
     stuck = [thread for thread in threading.enumerate() if "run_sync" in thread.name]
     told.runtime.gate.release()
     await until(lambda: all("run_sync" not in thread.name for thread in stuck))

@@ -23,7 +23,20 @@ def overhead(monkeypatch):
 
 def test_every_stage_of_a_step_is_measured_on_the_real_daemon(tmp_path):
     figures = tmp_path / "figures.json"
-    options = ("--batches", "1", "--sampling", "sampled", "--inflight", "2", "--tokens", "12", "--json", figures)
+    options = (
+        "--batches",
+        "1",
+        "--sampling",
+        "sampled",
+        "--inflight",
+        "2",
+        "--tokens",
+        "12",
+        "--rounds",
+        "3",
+        "--json",
+        figures,
+    )
     command = [sys.executable, TOOLS / "bench_overhead.py", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
