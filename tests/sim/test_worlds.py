@@ -58,3 +58,8 @@ def test_the_drawn_worlds_are_of_every_kind() -> None:
 def test_a_text_side_that_joins_after_its_request_has_ended_is_let_go() -> None:
     """A request refused between its place and its prompt left its text side behind."""
     passes(Scenario(seed=1, seconds=0.1, varied=True, without=("reloads", "restarts"), visits_max=1))
+
+
+def test_an_open_stream_may_be_replayed_while_the_daemon_drains() -> None:
+    """The drain checker took a lane for a request whose stream was open for a newcomer's."""
+    passes(Scenario(seed=281, seconds=7.2, faults="harsh", varied=True))

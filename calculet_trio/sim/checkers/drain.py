@@ -9,6 +9,7 @@ from math import inf
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
+from calculet_trio.ids import RequestId
 from calculet_trio.sim.checkers.violation import require
 from calculet_trio.sim.checkers.watch import Routes
 
@@ -24,14 +25,15 @@ class DrainChecker:
         self._farewell_s = farewell_s
         self._deadline_s = inf
         self._is_draining = False
+        self._has_come: set[RequestId] = set()
 
     def routes(self) -> Routes:
         """See `calculet_trio.sim.checkers.watch.Checker`."""
         return {
             ev.DrainBegan: self._began,
             ef.Place: self._comes_in,
-            ef.AllocateSequence: self._comes_in,
-            ef.Admit: self._comes_in,
+            ef.AllocateSequence: self._is_given_a_lane,
+            ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
         }
 
@@ -46,7 +48,15 @@ class DrainChecker:
         self._deadline_s = min(self._deadline_s, event.deadline_s)
 
     def _comes_in(self, effect: ef.Place | ef.AllocateSequence | ef.Admit, now: float) -> None:
-        require(not self._is_draining, f"request {effect.request} comes in while the daemon drains")
+        require(not self._is_draining, "request {} comes in while the daemon drains", effect.request)
+
+    def _admitted(self, effect: ef.Admit, now: float) -> None:
+        self._comes_in(effect, now)
+        self._has_come.add(effect.request)
+
+    def _is_given_a_lane(self, effect: ef.AllocateSequence, now: float) -> None:
+        if effect.request not in self._has_come:  # else it is replayed after a reset: its stream is open
+            self._comes_in(effect, now)
 
     def _submitted(self, effect: ef.SubmitJob, now: float) -> None:
         is_in_time = now < self._deadline_s
