@@ -98,7 +98,6 @@ def test_an_engine_takes_one_job_and_a_sequence_is_never_in_both(subject: Subjec
     assert isinstance(subject.runtime.submit(PING, job), Submitted)
     assert subject.runtime.submit(PONG, job) == NotSubmitted(FaultReason.RUNTIME_ERROR)
     assert subject.runtime.submit(PING, subject.prefill_job(1, other)) == NotSubmitted(FaultReason.DEVICE_BUSY)
-    assert not subject.runtime.reset_configuration()
 
 
 def test_whose_turn_does_not_come_in_time_has_written_nothing(
@@ -125,6 +124,7 @@ def test_whose_turn_does_not_come_in_time_has_written_nothing(
         ping = thread.submit(subject.runtime.wait, PING, tickets[PING], WAIT_S)
         assert runs.wait(WAIT_S)
         assert subject.runtime.wait(PONG, tickets[PONG], 0.01) == Unknown(FaultReason.TIMEOUT)
+        assert not subject.runtime.reset_configuration(), "a run is under way"
         let_go.set()
         assert isinstance(ping.result(), Finished)
     assert isinstance(subject.submit(subject.prefill_job(1, sequences[1])), Submitted), "it is as long as it was"
