@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import structlog
@@ -29,6 +29,8 @@ from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.prompts import ChatTemplate
 from calculet_trio.shell.proof import Proof
 from calculet_trio.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 STEP_S: Final = 3600.0
 """Hashing and configuring 18 GB from a slow disk takes minutes; a step that takes longer than this stands still."""
@@ -119,6 +121,15 @@ class ModelSource:
     fits: Callable[[MemoryUse], None] | None = None
     served: Callable[[], None] | None = None
     prove: Callable[[GenerationId, DeviceInfo, Evidence | None], Proof] | None = None
+
+    def has_room_beside(self, used: MemoryUse) -> bool:
+        """Whether it fits beside what the device holds; where nobody knows, it does."""
+        try:
+            if self.fits is not None:
+                self.fits(used)
+        except PackageError:
+            return False
+        return True
 
 
 @attrs.frozen
@@ -305,3 +316,17 @@ def require_a_profile(shape: ModelShape) -> None:
             f"no decode profile can be used: {names}; none has a contract for inactive lanes",
             hint="ask for a package whose manifest declares inactive_lane, or that holds a B=1 profile",
         )
+
+
+async def or_else(work: Callable[[], Awaitable[T]], undo: Callable[[], Awaitable[object]]) -> T:
+    """What the work returns; where it fails, it is undone first, and then raised.
+
+    **Cancellation**: nothing is undone by it.
+    """
+    failed: Exception
+    try:
+        return await work()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again
+        failed = error
+    await undo()
+    raise failed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import structlog
@@ -22,7 +22,7 @@ from calculet_trio.core.effects import Vacated
 from calculet_trio.core.events import Event, FaultReason, GenerationAdvanced, ModelExpected, ModelForgone
 from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationEvent, GenerationState
-from calculet_trio.errors import ModelNotFound, OperationFailed, OperationRefused, PackageError
+from calculet_trio.errors import ModelNotFound, OperationFailed, OperationRefused
 from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.port import MemoryUse, ModelDescription
 from calculet_trio.shell.blocking import BlockingRunner
@@ -31,6 +31,8 @@ from calculet_trio.shell.loading import Loader, LoadPhase, LoadStep, ModelSource
 from calculet_trio.shell.model_board import ModelBoard, served_model
 from calculet_trio.shell.operations import Report, Unheard
 from calculet_trio.shell.prompts import PromptDesk
+
+T = TypeVar("T")
 
 CO_RESIDENCY: Final = "co_residency"
 
@@ -229,13 +231,14 @@ class ModelManager:
         report.past_return()
         self._post(ModelExpected(alias))
         closed_s = trio.current_time()
-        try:
+
+        async def exchange() -> None:
             with self._giving_up(generation, alias):
                 await self._retire(old, report)
                 await self._bring_up(generation, prepared, report)
-        except Exception:
-            await self._bring_old_back(old, report)
-            raise
+
+        try:
+            await or_else(exchange, partial(self._bring_old_back, old, report))
         finally:
             if alias not in self._current:
                 self._post(ModelForgone(alias))
@@ -261,15 +264,15 @@ class ModelManager:
         """Configure, inspect, prove and publish; whatever fails takes it off the device again."""
         source = prepared.source
         noting = self.board.noting(source.alias, report)
+
+        async def put_there() -> tuple[ModelDescription, Evidence | None]:
+            description = await self._loader.configure(generation, source, noting)
+            self._advance(generation, source.alias, _E.WARM)
+            return description, await self._loader.prove(generation, prepared, noting)
+
         async with self._hands:
             self._advance(generation, source.alias, _E.CONFIGURE)
-            try:
-                description = await self._loader.configure(generation, source, noting)
-                self._advance(generation, source.alias, _E.WARM)
-                evidence = await self._loader.prove(generation, prepared, noting)
-            except Exception:
-                await self._loader.take_off(generation)
-                raise
+            description, evidence = await or_else(put_there, partial(self._loader.take_off, generation))
         with self._loader.phase(LoadPhase.PUBLISH, source.alias, noting):
             resident = Resident(generation, source, description)
             self._resident[generation] = self._current[source.alias] = resident
@@ -332,7 +335,7 @@ class ModelManager:
         claims = resident.source.co_resident and source.co_resident
         if not claims or CO_RESIDENCY not in resident.description.capabilities:
             return False
-        return source.fits is None or _fits(source, self._memory())
+        return source.has_room_beside(self._memory())
 
     def _memory_beside(self, source: ModelSource) -> MemoryUse:
         """What the device will hold of others when this one is put there."""
@@ -384,12 +387,3 @@ class ModelManager:
 
 
 _STATE_AFTER: Final = {_E.VALIDATE: _S.VALIDATING, _E.CONFIGURE: _S.CONFIGURING, _E.WARM: _S.WARMING}
-
-
-def _fits(source: ModelSource, used: MemoryUse) -> bool:
-    assert source.fits is not None
-    try:
-        source.fits(used)
-    except PackageError:
-        return False
-    return True

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from calculet_trio.cli.wiring import open_text
+from calculet_trio.cli.model_text import open_text
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
 from calculet_trio.errors import GenerationFailed, RequestRefused
