@@ -27,7 +27,7 @@ from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.port import MemoryUse, ModelDescription
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.front_desk import FrontDesk
-from calculet_trio.shell.loading import Loader, LoadPhase, LoadStep, ModelSource, ModelText, Prepared
+from calculet_trio.shell.loading import Loader, LoadPhase, LoadStep, ModelSource, ModelText, Prepared, or_else
 from calculet_trio.shell.model_board import ModelBoard, served_model
 from calculet_trio.shell.operations import Report, Unheard
 from calculet_trio.shell.prompts import PromptDesk
