@@ -63,3 +63,7 @@ def test_a_text_side_that_joins_after_its_request_has_ended_is_let_go() -> None:
 def test_an_open_stream_may_be_replayed_while_the_daemon_drains() -> None:
     """The drain checker took a lane for a request whose stream was open for a newcomer's."""
     passes(Scenario(seed=281, seconds=7.2, faults="harsh", varied=True))
+
+
+def test_a_device_that_is_lost_ends_also_those_whose_job_is_out_past_their_deadline():
+    passes(Scenario(seed=2133, seconds=1.8, faults="harsh", varied=True))
