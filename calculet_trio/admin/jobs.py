@@ -95,9 +95,7 @@ class AdminJob:
         if self.state is not JobState.RUNNING:
             return
         if self._is_past_return:
-            raise OperationRefused(
-                f"{self.id} is past its point of no return: the old model is leaving", hint="wait for its end"
-            )
+            raise OperationRefused(f"{self.id} is past its point of no return", hint="wait for its end")
         self("cancelled; ending what was begun")
         self._scope.cancel()
 

@@ -28,7 +28,9 @@ from calculet_trio.runtimes.port import Finished, Runtime, Ticket, Unknown
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.service import Service
 
-NOT_OF_A_DEVICE: Final = frozenset({FaultReason.DEADLINE_EXCEEDED, FaultReason.SHUTDOWN})
+NOT_OF_A_DEVICE: Final = frozenset(
+    {FaultReason.DEADLINE_EXCEEDED, FaultReason.SHUTDOWN, FaultReason.MODEL_UNLOADED, FaultReason.OPERATOR_RESET}
+)
 _SHORT_TIMEOUT: Final = JobTimeout(base_s=2.0, per_token_s=0.0)
 """Of the life whose job never ends; long enough for a prompt of four tokens."""
 

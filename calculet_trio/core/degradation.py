@@ -9,24 +9,14 @@ Source: SPEC section 9 (S §14: the conditions of automatic degradation; S §19 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Final
 
 from calculet_trio.core.effects import Effect, PairDegraded, PairRestored
 from calculet_trio.core.events import Doubt, FaultReason, PairDoubted, PairTrusted
+from calculet_trio.core.faults import FAULTS
 from calculet_trio.core.jobs import DecodeJob, JobRecord
 from calculet_trio.core.policy import ExecutorPolicy
 from calculet_trio.core.transition import Machine, Symbol, Table
-
-DOUBTS: Final[Mapping[FaultReason, Doubt]] = {
-    FaultReason.STATUS_ANOMALY: Doubt.STATUS_ANOMALY,
-    FaultReason.COUNTER_ANOMALY: Doubt.COUNTER_ANOMALY,
-    FaultReason.CROSS_TALK: Doubt.CROSS_TALK,
-    FaultReason.WRONG_COMPLETION: Doubt.COUNTER_ANOMALY,
-    FaultReason.TIMEOUT: Doubt.TIMEOUT,
-    FaultReason.STUCK_WAIT: Doubt.TIMEOUT,
-}
-"""What a job's end says of the pair; other ends say nothing of it."""
 
 BUSY_IN_A_ROW: Final = 3
 """Refusals as busy, one after another, that are a doubt: an engine that the core knows to be idle is not busy."""
@@ -126,7 +116,7 @@ class EnginePair(Machine[PairState, PairEvent]):
 
     def faulted(self, reason: FaultReason) -> None:
         """A job ended otherwise than by finishing."""
-        doubt = DOUBTS.get(reason)
+        doubt = FAULTS[reason].doubt
         if reason is FaultReason.DEVICE_BUSY:
             self._busy += 1
             doubt = Doubt.DEVICE_BUSY if self._busy >= BUSY_IN_A_ROW else None

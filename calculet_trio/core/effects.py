@@ -171,9 +171,22 @@ class PairRestored:
 
 @attrs.frozen
 class ResetDevice:
-    """Nothing is out any more: reset the device, configure its models anew, prove them, and tell how that went."""
+    """Nothing is out any more: reset the device, configure its models anew, prove them, and tell how that went.
+
+    Args:
+        reason: why.
+        engine: whose job met the fault; None if it was no job's.
+    """
 
     reason: FaultReason
+    engine: EngineId | None = None
+
+
+@attrs.frozen
+class ResetRefused:
+    """The reset that an operator asked for is not made; ``why`` is a sentence for him."""
+
+    why: str
 
 
 @attrs.frozen
@@ -221,6 +234,7 @@ Effect = (
     | PairDegraded
     | PairRestored
     | ResetDevice
+    | ResetRefused
     | Abandon
     | Vacated
     | Drained

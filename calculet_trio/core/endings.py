@@ -42,9 +42,7 @@ LANES_LOST: Final = Refusal(
     RefusalKind.UNAVAILABLE, "failed", "lanes were lost; what is left cannot hold the request", retry_after_s=10.0
 )
 
-RECOVERING: Final = Refusal(
-    RefusalKind.UNAVAILABLE, "recovering", "the device is being reset after a fault", retry_after_s=5.0
-)
+RECOVERING: Final = Refusal(RefusalKind.UNAVAILABLE, "recovering", "the device is being reset", retry_after_s=5.0)
 
 
 def device_failed(reason: FaultReason) -> Refusal:

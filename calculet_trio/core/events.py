@@ -54,6 +54,7 @@ class FaultReason(Enum):
     MODEL_UNLOADED = "model_unloaded"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     SHUTDOWN = "shutdown"
+    OPERATOR_RESET = "operator_reset"
 
 
 class Doubt(Enum):
@@ -209,6 +210,11 @@ class JobUnknown:
 
 
 @attrs.frozen
+class ResetAsked:
+    """An operator wants the device reset though nothing has failed."""
+
+
+@attrs.frozen
 class DeviceReset:
     """How `effects.ResetDevice` went.
 
@@ -296,6 +302,7 @@ Event = (
     | JobFailed
     | JobNotSubmitted
     | JobUnknown
+    | ResetAsked
     | DeviceReset
     | GenerationAdvanced
     | PairDoubted

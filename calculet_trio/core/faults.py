@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.core.events import FaultReason
+from calculet_trio.core.events import Doubt, FaultReason
 from calculet_trio.core.transition import Symbol
 
 
@@ -65,7 +65,7 @@ class FaultRule:
         held: what is put in quarantine.
         told: what clients hear. Where the device is reset and ``recovery.replay`` is on, they hear nothing.
         next: what is tried.
-        degrades: whether new jobs should go to one engine only from now on (S §14).
+        doubt: why new jobs go to one engine only from now on (S §14); None: it says nothing of two engines.
         log: the event's name in the log.
         meaning: one sentence.
     """
@@ -73,7 +73,7 @@ class FaultRule:
     held: tuple[Held, ...] = ()
     told: Told
     next: Next
-    degrades: bool = False
+    doubt: Doubt | None = None
     log: str
     meaning: str
 
@@ -87,9 +87,9 @@ _R: Final = FaultReason
 
 
 def _row(
-    held: tuple[Held, ...], told: Told, next_: Next, log: str, meaning: str, *, degrades: bool = False
+    held: tuple[Held, ...], told: Told, next_: Next, log: str, meaning: str, *, doubt: Doubt | None = None
 ) -> FaultRule:
-    return FaultRule(held=held, told=told, next=next_, log=log, meaning=meaning, degrades=degrades)
+    return FaultRule(held=held, told=told, next=next_, log=log, meaning=meaning, doubt=doubt)
 
 
 FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
@@ -122,7 +122,12 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         _LANES, Told.NOTHING, Next.GO_ON, "release_unconfirmed", "The device did not confirm that a lane is empty."
     ),
     _R.CROSS_TALK: _row(
-        _ALL, Told.RETRYABLE, Next.RESET, "cross_talk", "Outputs of two lanes or two jobs were mixed up.", degrades=True
+        _ALL,
+        Told.RETRYABLE,
+        Next.RESET,
+        "cross_talk",
+        "Outputs of two lanes or two jobs were mixed up.",
+        doubt=Doubt.CROSS_TALK,
     ),
     _R.WRONG_COMPLETION: _row(
         _ALL,
@@ -130,7 +135,7 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         Next.RESET,
         "wrong_completion",
         "A completion came for another job, twice, or after its job's end.",
-        degrades=True,
+        doubt=Doubt.COUNTER_ANOMALY,
     ),
     # The answer is whole, and something about the engine does not agree with it.
     _R.STATUS_ANOMALY: _row(
@@ -139,7 +144,7 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         Next.GO_ON,
         "status_anomaly",
         "The engine's status word is none that it should have after a whole output.",
-        degrades=True,
+        doubt=Doubt.STATUS_ANOMALY,
     ),
     _R.COUNTER_ANOMALY: _row(
         _NONE,
@@ -147,7 +152,7 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         Next.GO_ON,
         "counter_anomaly",
         "The engine's job counters disagree with the jobs that it was given; the output is whole.",
-        degrades=True,
+        doubt=Doubt.COUNTER_ANOMALY,
     ),
     # Nobody knows what the job did.
     _R.CCU_FAULT: _row(_ALL, Told.RETRYABLE, Next.RESET, "ccu_fault", "The device's control unit reported a fault."),
@@ -162,7 +167,7 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         Next.RESTART_OR_RESET,
         "job_timed_out",
         "The job did not end within its bound: its DMA's fate is unknown.",
-        degrades=True,
+        doubt=Doubt.TIMEOUT,
     ),
     _R.UNKNOWN_DMA: _row(
         _ALL, Told.RETRYABLE, Next.RESTART_OR_RESET, "unknown_dma", "The device cannot say whether a DMA has ended."
@@ -193,6 +198,13 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         _NONE, Told.RETRYABLE, Next.GO_ON, "model_unloaded", "The drain time of the request's model was over."
     ),
     _R.SHUTDOWN: _row(_NONE, Told.RETRYABLE, Next.GO_ON, "shutdown", "The service's drain time was over."),
+    _R.OPERATOR_RESET: _row(
+        (Held.LANES, Held.GENERATION),
+        Told.RETRYABLE,
+        Next.RESET,
+        "operator_reset",
+        "An operator had the device reset; nothing had failed.",
+    ),
 }
 
 
@@ -217,7 +229,7 @@ def as_markdown() -> str:
     ]
     for reason, rule in FAULTS.items():
         held = ", ".join(one.value for one in rule.held) or "nothing"
-        one_engine = "yes" if rule.degrades else ""
+        one_engine = "" if rule.doubt is None else f"`{rule.doubt.value}`"
         lines.append(
             f"| `{reason.value}` | {rule.meaning} | {held} | {rule.told.value} | `{rule.next.value}` "
             f"| {one_engine} | `{rule.log}` |"

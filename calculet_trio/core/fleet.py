@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import Final
 
 from calculet_trio.core import events as ev
 from calculet_trio.core.degradation import EnginePair
@@ -29,6 +30,13 @@ from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.served import Served
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import NO_GENERATION, GenerationId
+
+_BETWEEN: Final = (
+    GenerationState.VALIDATING,
+    GenerationState.CONFIGURING,
+    GenerationState.WARMING,
+    GenerationState.UNLOADING,
+)
 
 
 class Fleet:
@@ -83,6 +91,11 @@ class Fleet:
     def is_expected(self, alias: str) -> bool:
         """Whether a generation of the alias is being made for those who ask meanwhile."""
         return alias in self._expected
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a generation is being put on the device, or taken off."""
+        return any(generation.state in _BETWEEN for generation in self.generations.values())
 
     def admit_to_room(self, request: Request) -> None:
         """The new request waits for its model."""

@@ -90,15 +90,16 @@ DEVICE_TABLE: Final = Table[DeviceState, DeviceEvent](
 
 
 class DeviceHealth(Machine[DeviceState, DeviceEvent]):
-    """The device, and why it is not sound."""
+    """The device, why it is not sound, and whose job met that, if it was a job's."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("engine", "reason")
 
     table = DEVICE_TABLE
 
     def __init__(self) -> None:
         super().__init__(DeviceState.SOUND)
         self.reason: FaultReason | None = None
+        self.engine: EngineId | None = None
 
     @property
     def is_sound(self) -> bool:

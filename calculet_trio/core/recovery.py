@@ -1,7 +1,9 @@
 """Recovery: from a fault that nobody can look past, through a reset of the device, back to service; or the end of it.
 
-    SOUND ──fault──▶ QUIESCING ──nothing is out──▶ RESETTING ──configured, golden──▶ SOUND
-      └───────────────────┴──no reset is left, or allowed, or it failed──┴──────────▶ LOST
+    SOUND ──fault, or an operator's word──▶ QUIESCING ──nothing is out──▶ RESETTING ──configured, golden──▶ SOUND
+      └─────────────────────────────────────────┴──no reset is left, or allowed, or it failed──┴──────────▶ LOST
+
+An operator's word that comes when no reset may be made changes nothing: he is told why.
 
 What waits keeps waiting, within its deadline; who comes meanwhile is told to come back. Admitted sequences lose
 their KV in the reset: they are replayed, or fail.
@@ -17,7 +19,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.core.effects import Abandon, Effect, Quarantined, ResetDevice
+from calculet_trio.core.effects import Abandon, Effect, Quarantined, ResetDevice, ResetRefused
 from calculet_trio.core.endings import Endings, device_failed
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.faults import Next, next_step
@@ -54,6 +56,16 @@ class ResetBudget:
             self._spent_s.popleft()
         return len(self._spent_s) < self._most
 
+    def objection(self, now: float) -> str | None:
+        """Why no reset may be made now, a sentence; None if one may."""
+        if self.allows(now):
+            return None
+        limit = f"recovery.max_resets_per_10min is {self._most}"
+        if not self._most:
+            return f"{limit}: this daemon never resets its device"
+        wait_s = self._spent_s[-self._most] + WINDOW_S - now
+        return f"the reset budget is spent ({limit}); the next reset may be made in {wait_s:.0f} s"
+
     def spend(self, now: float) -> None:
         """A reset is made."""
         self._spent_s.append(now)
@@ -87,12 +99,28 @@ class Recovery:
         if not self._may_reset(reason, now):
             self._abandon(reason, engine)
         elif self.device.is_sound:
-            self.device.advance(DeviceEvent.FAULT)
-            self.device.reason = reason
-            self.budget.spend(now)
-            for served in self.served.values():
-                if served.is_ready:  # one that drains goes on draining, after the reset
-                    served.generation.fault()
+            self._quiesce(reason, now, engine)
+
+    def asked(self, now: float, *, is_loading: bool) -> None:
+        """An operator wants the device reset: that is done as after a fault, or he is told why it is not.
+
+        Args:
+            now: monotonic.
+            is_loading: whether a model is being put on the device, or taken off.
+        """
+        why_not = self._objection(now, is_loading=is_loading)
+        if why_not is None:
+            self._quiesce(FaultReason.OPERATOR_RESET, now)
+        else:
+            self.effects.append(ResetRefused(why_not))
+
+    def _quiesce(self, reason: FaultReason, now: float, engine: EngineId | None = None) -> None:
+        self.device.advance(DeviceEvent.FAULT)
+        self.device.reason, self.device.engine = reason, engine
+        self.budget.spend(now)
+        for served in self.served.values():
+            if served.is_ready:  # one that drains goes on draining, after the reset
+                served.generation.fault()
 
     def proceed(self) -> None:
         """Once nothing is out any more the device is reset."""
@@ -109,7 +137,7 @@ class Recovery:
         for request in self.registry:
             if request.lane is not None:
                 self.replays.lose_kv(request, self.served[request.generation], reason)
-        self.effects.append(ResetDevice(reason))
+        self.effects.append(ResetDevice(reason, self.device.engine))
 
     def reset_ended(self, failed: FaultReason | None) -> None:
         """The shell has reset the device, or has failed to; a word that nobody waits for is ignored."""
@@ -119,7 +147,7 @@ class Recovery:
             self._abandon(failed)
             return
         self.device.advance(DeviceEvent.PROVEN)
-        self.device.reason = None
+        self.device.reason = self.device.engine = None
         self.jobs.forget_unknown()
         for engine in self.engines.values():
             engine.reset()
@@ -134,6 +162,14 @@ class Recovery:
         if step is Next.RESTART or self.is_draining:
             return False
         return not self.device.is_sound or self.budget.allows(now)
+
+    def _objection(self, now: float, *, is_loading: bool) -> str | None:
+        """Why an operator's reset is not made; None if it is."""
+        if self.is_draining:
+            return "the service is shutting down"
+        if not self.device.is_sound:
+            return "the device was given up" if self.device.state is DeviceState.LOST else "the device is being reset"
+        return "a model is being loaded or unloaded" if is_loading else self.budget.objection(now)
 
     def _abandon(self, reason: FaultReason, engine: EngineId | None = None) -> None:
         """Everybody is told, every lane that held something is Unknown, no engine gets work again."""

@@ -197,9 +197,8 @@ class ServingCore:
                 self._placement.answered(event, now)
             case ev.JobFinished() | ev.JobFailed() | ev.JobNotSubmitted() | ev.JobUnknown():
                 self._settlement.job_ended(event, now)
-            case ev.DeviceReset():
-                self._recovery.reset_ended(event.failed)
-                self._pair.doubted(ev.Doubt.RECOVERY)
+            case ev.ResetAsked() | ev.DeviceReset():
+                self._heard_of_reset(event, now)
             case ev.GenerationAdvanced() | ev.ModelExpected() | ev.ModelForgone():
                 self._fleet.heard(event)
             case ev.PairDoubted() | ev.PairTrusted():
@@ -270,6 +269,13 @@ class ServingCore:
             request.give_up = request.give_up or event.reason
         else:
             self._endings.drop(request)
+
+    def _heard_of_reset(self, event: ev.ResetAsked | ev.DeviceReset, now: float) -> None:
+        if isinstance(event, ev.ResetAsked):
+            self._recovery.asked(now, is_loading=self._fleet.is_loading)
+        else:
+            self._recovery.reset_ended(event.failed)
+            self._pair.doubted(ev.Doubt.RECOVERY)
 
     def _drain_began(self, event: ev.DrainBegan) -> None:
         self._is_draining = self._recovery.is_draining = True

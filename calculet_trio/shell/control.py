@@ -24,6 +24,7 @@ from calculet_trio.runtimes.port import Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.model_manager import ModelManager
 from calculet_trio.shell.operations import ModelStatus, Report
+from calculet_trio.shell.recovery import DeviceRecovery
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +47,7 @@ class Control:
 
     Args:
         models: loads and unloads.
+        recovery: resets the device.
         prompts: the token ids of the open requests' prompts, by request.
         snapshot: the core's counts.
         trace: the recorder.
@@ -60,6 +62,7 @@ class Control:
         self,
         *,
         models: ModelManager,
+        recovery: DeviceRecovery,
         prompts: Callable[[], Mapping[RequestId, Sequence[int]]],
         snapshot: Callable[[], CoreSnapshot],
         trace: EventTrace,
@@ -70,6 +73,7 @@ class Control:
         runner: BlockingRunner,
     ) -> None:
         self._models = models
+        self._recovery = recovery
         self._prompts = prompts
         self._snapshot = snapshot
         self._trace = trace
@@ -98,7 +102,7 @@ class Control:
 
     async def reset_device(self, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.reset_device`."""
-        raise OperationRefused("this daemon cannot reset its device while it serves", hint="restart it")
+        return await self._recovery.order(report)
 
     async def begin_drain(self) -> None:
         """See `calculet_trio.shell.operations.Operations.begin_drain`."""

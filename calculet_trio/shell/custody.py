@@ -13,13 +13,13 @@ import structlog
 import trio
 
 from calculet_trio.core.events import FaultReason
-from calculet_trio.core.fault_record import FaultRecord, Quarantine
+from calculet_trio.core.fault_record import FaultRecord
 from calculet_trio.core.jobs import EngineId
-from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.runtimes.port import DeviceStatus
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.fault_history import FaultHistory
+from calculet_trio.shell.fault_notes import quarantine_of
 from calculet_trio.shell.quiet import see_quiet
 
 LAST_WRITE_S: Final = 5.0
@@ -83,12 +83,11 @@ class Custody:
     def lose(self, reason: FaultReason, engine: EngineId | None, counts: CoreSnapshot) -> None:
         """The process will leave; the first reason is the one that is remembered."""
         if self._left is None:
-            quarantine = Quarantine(jobs=counts.jobs_unknown, lanes=counts.lanes_by_state[LaneState.UNKNOWN])
             self._left = FaultRecord(
                 happened_unix_s=self._history.now_unix_s(),
                 reason=reason,
                 engine=engine,
-                quarantine=quarantine,
+                quarantine=quarantine_of(counts),
                 next_step=RESTART,
             )
 

@@ -34,6 +34,7 @@ from calculet_trio.core.effects import (
     Quarantined,
     ReleaseSequence,
     ResetDevice,
+    ResetRefused,
     SubmitJob,
     Vacated,
 )
@@ -51,6 +52,7 @@ from calculet_trio.shell.device_watch import DeviceWatch
 from calculet_trio.shell.dispatcher import CompletionDispatcher
 from calculet_trio.shell.executor import DeviceExecutor
 from calculet_trio.shell.fault_history import FaultHistory
+from calculet_trio.shell.fault_notes import FaultNotes
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loading import Loader, LoadPhase
 from calculet_trio.shell.loop import CoreLoop
@@ -145,6 +147,7 @@ class _House:
             history=daemon.history,
             runner=daemon.runner,
         )
+        self._fault_notes = FaultNotes(daemon.history, snapshot=self._loop.snapshot, runner=daemon.runner)
         self._device_watch = DeviceWatch(daemon.runtime, self._executor.call)
         self._progress = Progress(self._loop, self._executor, self._models)
         seen = Progress(self._loop, self._executor, self._models)  # its own: it counts the rounds between two looks
@@ -157,6 +160,7 @@ class _House:
     def _make_control(self, core: ServingCore) -> Control:
         return Control(
             models=self._models,
+            recovery=self._recovery,
             prompts=core.prompts,
             snapshot=self._loop.snapshot,
             trace=self._trace,
@@ -205,6 +209,7 @@ class _House:
                         if self._daemon.watches_device and not self._daemon.policy.executor.synchronous:
                             executor.start_soon(self._device_watch.run)
                         executor.start_soon(self._recovery.run)
+                        executor.start_soon(self._fault_notes.run)
                         async with trio.open_nursery() as generations:
                             await self._serve(generations)
                             generations.cancel_scope.cancel()
@@ -288,6 +293,7 @@ class _House:
     def _lose_device(self, reason: FaultReason, engine: EngineId | None = None) -> None:
         """Tell everybody and leave: only a new process may use the device, and this one waits for it no more."""
         self._lost = reason
+        self._recovery.given_up(reason)
         self.custody.lose(reason, engine, self._loop.snapshot())
         self._drained.set()
         self._begin_drain(0.0, f"leaving: the fate of a device call is unknown ({reason.value})")
@@ -312,7 +318,7 @@ class _House:
     def _hear(self, event: Event, now: float) -> None:
         self._daemon.metrics.heard(event, now)
         self._trace.heard(event, now)
-        self._recovery.heard(event)
+        self._fault_notes.heard(event)
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         """Carry out what the core made of an event: jobs first, so that no engine waits while streams are written."""
@@ -334,7 +340,10 @@ class _House:
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
             case ResetDevice():
+                self._fault_notes.reset_follows(effect)
                 self._recovery.begin(effect)
+            case ResetRefused():
+                self._recovery.refused(effect)
             case Abandon(reason, engine):
                 self._lose_device(reason, engine)
             case PairDegraded(doubt):

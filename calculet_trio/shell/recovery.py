@@ -3,38 +3,47 @@
     ResetDevice ─▶ reset by the runtime's contract ─▶ quiet? ─▶ configure, warm up, golden of every model ─▶ DeviceReset
 
 The core asks only once nothing is out. Whatever does not go as it must is a reason, and the core gives the device up.
+An operator asks the core (`ResetAsked`), and follows how it goes.
 
 Source: SPEC section 9 (S §14, §16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+import attrs
 import structlog
 import trio
 
-from calculet_trio.core.effects import ResetDevice
-from calculet_trio.core.events import (
-    DeviceReset,
-    Event,
-    FaultReason,
-    JobFailed,
-    JobFinished,
-    JobNotSubmitted,
-    JobUnknown,
-    SequenceReleased,
-)
-from calculet_trio.core.faults import FAULTS, Next
-from calculet_trio.errors import DeviceLost, DeviceNotQuiet
+from calculet_trio.core.effects import ResetDevice, ResetRefused
+from calculet_trio.core.events import DeviceReset, Event, FaultReason, ResetAsked
+from calculet_trio.errors import DeviceLost, DeviceNotQuiet, OperationFailed, OperationRefused
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.model_manager import ModelManager
+from calculet_trio.shell.operations import Report
 
 _log = structlog.get_logger(__name__)
+
+
+@attrs.define(eq=False)
+class _Order:
+    """An operator's reset, on its way."""
+
+    report: Report
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    refused: str | None = None
+    failed: FaultReason | None = None
+    took_s: float = 0.0
+
+    def end(self, *, refused: str | None = None, failed: FaultReason | None = None, took_s: float = 0.0) -> None:
+        if not self.ended.is_set():
+            self.refused, self.failed, self.took_s = refused, failed, took_s
+            self.ended.set()
 
 
 class DeviceRecovery:
@@ -69,6 +78,47 @@ class DeviceRecovery:
         self._history = history
         self._runner = runner
         self._asked = trio.open_memory_channel[ResetDevice](1)  # the core asks again only after it has heard
+        self._order: _Order | None = None
+
+    async def order(self, report: Report) -> Mapping[str, Any]:
+        """Have the device reset by an operator's word; returns when it serves again.
+
+        Returns:
+            ``reset_s``: how long it took once nothing was out any more.
+
+        Raises:
+            calculet_trio.errors.OperationRefused: it is not made now; nothing has changed.
+            calculet_trio.errors.OperationFailed: the device was given up, and the process leaves.
+
+        **Cancellation**: safe; a reset that the core has been asked for is seen through without the operator.
+        """
+        if self._order is not None:
+            raise OperationRefused("another operator has the device reset", hint="wait for its end")
+        self._order = order = _Order(report)
+        report.past_return()
+        report("asking; what is out is let end, and nothing new is begun")
+        self._post(ResetAsked())
+        try:
+            await order.ended.wait()
+        finally:
+            self._order = None
+        if order.refused is not None:
+            raise OperationRefused(f"the device is not reset: {order.refused}")
+        if order.failed is not None:
+            raise OperationFailed(
+                f"the device was given up: {order.failed.value}", hint="the service manager starts the daemon anew"
+            )
+        return {"reset_s": round(order.took_s, 3)}
+
+    def refused(self, effect: ResetRefused) -> None:
+        """The core makes no reset for the operator."""
+        if self._order is not None:
+            self._order.end(refused=effect.why)
+
+    def given_up(self, reason: FaultReason) -> None:
+        """Nobody resets the device any more."""
+        if self._order is not None:
+            self._order.end(failed=reason)
 
     def begin(self, effect: ResetDevice) -> None:
         """Have the device reset; never waits."""
@@ -82,20 +132,9 @@ class DeviceRecovery:
         async for effect in self._asked[1]:
             await self._reset(effect.reason)
 
-    def heard(self, event: Event) -> None:
-        """Write a fault that the core is being told of to the log, once."""
-        match event:
-            case JobUnknown(job, _, reason) | JobFailed(job, _, reason) | JobNotSubmitted(job, _, reason):
-                _note(reason, job=job)
-            case JobFinished(job, anomaly=reason) if reason is not None:
-                _note(reason, job=job)
-            case JobFinished(job, lost=lost) if lost:
-                _note(FaultReason.LANE_LOST, job=job, lanes=sorted(lost))
-            case SequenceReleased(_, lane, confirmed=False):
-                _note(FaultReason.UNCONFIRMED_RELEASE, lane=lane)
-
     async def _reset(self, reason: FaultReason) -> None:
         _log.warning("device_reset_begun", reason=reason.value)
+        self._say("nothing is out; resetting the device")
         began_s = trio.current_time()
         limiter = trio.CapacityLimiter(1)
         await self._runner.run_whole(self._history.reset_begun, limiter)
@@ -108,13 +147,21 @@ class DeviceRecovery:
         else:
             _log.error("device_reset_failed", reason=reason.value, failed=failed.value, took_s=round(took_s, 3))
         self._post(DeviceReset(failed))
+        if self._order is not None:
+            self._order.end(failed=failed, took_s=took_s)
+
+    def _say(self, line: str) -> None:
+        if self._order is not None:
+            self._order.report(line)
 
     async def _try_to_reset(self) -> FaultReason | None:
         """Why the device must not be used, or None."""
         try:
             if not await self._call(self._runtime.reset_configuration):
                 return FaultReason.UNKNOWN_DMA
+            self._say("making sure that it is quiet")
             await self._see_quiet()
+            self._say("putting its models back, each proven by its golden run")
             return await self._models.restore()
         except DeviceNotQuiet as error:
             _log.error("device_not_quiet", error=str(error))
@@ -124,9 +171,3 @@ class DeviceRecovery:
         except Exception:  # noqa: BLE001 - a runtime that raises here has told us that it is not as it was
             _log.exception("device_reset_raised")
             return FaultReason.RUNTIME_ERROR
-
-
-def _note(reason: FaultReason, **where: object) -> None:
-    rule = FAULTS[reason]
-    level = "debug" if rule.next is Next.TRY_AGAIN else "warning" if rule.next is Next.GO_ON else "error"
-    getattr(_log, level)(rule.log, code=reason.value, next=rule.next.value, **where)

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from calculet_trio.core import events as ev
-from calculet_trio.core.effects import Fail, Finish, Refuse, ResetDevice
+from calculet_trio.core.effects import Fail, Finish, Refuse, ResetDevice, ResetRefused
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.faults import FAULTS, Next
-from calculet_trio.core.generation import GenerationState
+from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
 from calculet_trio.core.recovery import WINDOW_S, ResetBudget
 from calculet_trio.core.serving import ServingCore
+from calculet_trio.ids import GenerationId
 from tests.core.shapes import small_shape
 from tests.core.world import World, decoding_pair
 
@@ -38,7 +39,7 @@ def test_a_fault_leads_to_a_reset_and_back_to_service() -> None:
     world.lose_job(world.job.job, FaultReason.CCU_FAULT)
     for request in pair:
         assert world.streams[request].end == Fail(request, FaultReason.CCU_FAULT, retryable=True)
-    assert world.resets == [ResetDevice(FaultReason.CCU_FAULT)]
+    assert world.resets == [ResetDevice(FaultReason.CCU_FAULT, EngineId.PING)]
     assert (word(world), world.core.snapshot().jobs_unknown) == ("recovering", 1)
     world.reset()
     snapshot = world.core.snapshot()
@@ -222,7 +223,7 @@ def test_an_output_that_cannot_be_trusted_at_all_is_as_an_unknown_job(reason: Fa
     world.tell(ev.JobFailed(job.job, job.generation, reason))
     for request in pair:
         assert world.streams[request].end == Fail(request, reason, retryable=True)
-    assert world.resets == [ResetDevice(reason)]
+    assert world.resets == [ResetDevice(reason, EngineId.PING)]
 
 
 def test_nothing_is_reset_in_a_drain() -> None:
@@ -279,3 +280,80 @@ def test_a_device_that_is_gone_is_given_up_at_the_first_call_that_says_so() -> N
     other.tell(ev.SequenceRefused(asked.generation, asked.lane, request, FaultReason.DEVICE_LOST))
     assert [each.reason for each in other.abandoned] == [FaultReason.DEVICE_LOST]
     assert isinstance(other.streams[request].end, Refuse)
+
+
+# ---- by an operator's word ------------------------------------------------------------------------------------------
+
+
+def asked(world: World) -> list[str]:
+    """Ask for a reset; why it was refused, if it was."""
+    world.tell(ev.ResetAsked())
+    return [effect.why for effect in world.effects if isinstance(effect, ResetRefused)]
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_an_operator_has_a_sound_device_reset_and_streams_go_on_where_they_can_be_replayed(replay: bool) -> None:
+    world = recovering(replay=replay)
+    pair = decoding_pair(world)
+    assert not asked(world)
+    assert not world.resets, "a job is out"
+    assert word(world) == "recovering"
+    world.finish(world.job.job)
+    assert world.resets == [ResetDevice(FaultReason.OPERATOR_RESET)]
+    world.reset()
+    world.run()
+    gone = Fail(pair[0], FaultReason.OPERATOR_RESET, retryable=True)
+    assert (world.streams[pair[0]].end == gone) is not replay
+    assert isinstance(world.streams[pair[1]].end, Finish) is replay
+    snapshot = world.core.snapshot()
+    assert (snapshot.status.word, snapshot.resets, snapshot.buffers_unknown) == ("ok", 1, 0)
+
+
+def test_an_idle_device_is_reset_at_once() -> None:
+    world = recovering()
+    assert not asked(world)
+    assert len(world.resets) == 1
+
+
+def test_an_operators_resets_are_of_the_same_budget() -> None:
+    world = recovering(max_resets_per_10min=2)
+    for after_s in (0.0, 100.0):
+        world.pass_time(after_s)
+        assert not asked(world)
+        world.reset()
+    world.pass_time(50.0)
+    assert asked(world) == [
+        "the reset budget is spent (recovery.max_resets_per_10min is 2); the next reset may be made in 450 s"
+    ]
+    assert (word(world), world.resets) == ("ok", [])
+    decoding_pair(world)
+    world.lose_job(world.job.job, FaultReason.CCU_FAULT)
+    assert world.abandoned, "none is left for a fault, either"
+    assert asked(world) == ["the device was given up"]
+
+
+def test_a_budget_of_none_is_said_to_be_one() -> None:
+    world = recovering(max_resets_per_10min=0)
+    assert asked(world) == ["recovery.max_resets_per_10min is 0: this daemon never resets its device"]
+
+
+def test_no_reset_is_made_in_a_drain_in_another_reset_or_beside_a_load() -> None:
+    world = recovering()
+    world.tell(ev.GenerationAdvanced(GenerationId(2), "other", GenerationEvent.VALIDATE))
+    assert asked(world) == ["a model is being loaded or unloaded"]
+    world.tell(ev.GenerationAdvanced(GenerationId(2), "other", GenerationEvent.GIVE_UP))
+    assert not asked(world)
+    assert asked(world) == ["the device is being reset"]
+    world.reset()
+    world.drain()
+    assert asked(world) == ["the service is shutting down"]
+
+
+def test_a_fault_while_it_quiesces_for_an_operator_costs_no_second_reset() -> None:
+    world = recovering(max_resets_per_10min=1)
+    decoding_pair(world)
+    asked(world)
+    world.lose_job(world.job.job, FaultReason.CCU_FAULT)
+    assert len(world.resets) == 1
+    world.reset()
+    assert word(world) == "ok"

@@ -239,6 +239,10 @@ class ServingMachine(RuleBasedStateMachine):
     def reset(self, failed: FaultReason | None) -> None:
         self.world.reset(failed)
 
+    @rule()
+    def an_operator_asks_for_a_reset(self) -> None:
+        self.world.tell(ev.ResetAsked())
+
     # ---- answers that must change nothing ---------------------------------------------------------
 
     @precondition(lambda self: self.world.past)

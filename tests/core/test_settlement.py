@@ -340,7 +340,8 @@ def test_a_generation_that_is_no_longer_on_the_device_does_not_mind_its_loss() -
     for step in (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE, GenerationEvent.WARM):
         world.tell(ev.GenerationAdvanced(other, ALIAS, step))
     world.tell(ev.GenerationAdvanced(other, ALIAS, GenerationEvent.PUBLISH, world.shape))
-    request = world.ask()
+    request = world.arrive()
+    world.offer(request, generation=other)
     world.allocate(request)
     world.lose_job(world.job.job)
     assert isinstance(world.streams[request].end, Fail)

@@ -22,7 +22,7 @@ def test_a_lane_shows_its_request_until_it_is_over() -> None:
     core.handle(ev.GenerationAdvanced(generation, "m", GenerationEvent.PUBLISH, shape), 0.0)
     assert [slot.state for slot in core.slots()] == [LaneState.FREE] * shape.lanes
     core.handle(ev.Arrived(request, "acme", "m", None), 0.0)
-    core.handle(ev.Offered(request, (5, 6, 7), 2), 0.0)
+    core.handle(ev.Offered(request, generation, (5, 6, 7), 2), 0.0)
     begun = core.handle(ev.SequenceAllocated(generation, LaneId(0), request, SequenceId(9)), 0.0)
     [job] = [effect.job for effect in begun if isinstance(effect, ef.SubmitJob)]
     first, *others = core.slots()

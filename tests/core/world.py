@@ -19,7 +19,7 @@ from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId, Job, PrefillJob
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.ids import JobId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from tests.core.audit import audit
 from tests.core.performer import Performer
 from tests.core.shapes import ALIAS, GENERATION
@@ -73,14 +73,21 @@ class World(Performer):
         self.tell(ev.Arrived(request, tenant, alias, asked_s))
         return request
 
-    def offer(self, request: RequestId, *, prompt_tokens: int = 3, max_new_tokens: int | None = 3) -> None:
+    def offer(
+        self,
+        request: RequestId,
+        *,
+        prompt_tokens: int = 3,
+        max_new_tokens: int | None = 3,
+        generation: GenerationId = GENERATION,
+    ) -> None:
         """The request's prompt has been tokenized."""
         stream = self.streams[request]
         if stream.is_open and not stream.prompt:
             stream.prompt = tuple(range(1, prompt_tokens + 1))
             room = self.context_tokens - prompt_tokens
             stream.granted = room if max_new_tokens is None else min(max_new_tokens, room)
-        self.tell(ev.Offered(request, GENERATION, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
+        self.tell(ev.Offered(request, generation, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
 
     def ask(
         self,

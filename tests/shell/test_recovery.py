@@ -21,7 +21,7 @@ from calculet_trio.runtimes.faults import FaultyRuntime, Plan, Planned
 from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
-from calculet_trio.shell.model_manager import ModelSource
+from calculet_trio.shell.loading import ModelSource
 from calculet_trio.shell.service import InferenceRequest
 from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
 from tests.models import TinyModel
