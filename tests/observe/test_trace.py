@@ -49,7 +49,7 @@ def test_a_job_is_a_slice_of_its_engine_and_everything_else_a_mark():
 def test_no_prompt_and_no_text_gets_in():
     one = EventTrace()
     one.begin(0.0)
-    one.heard(Offered(1, (31337, 31338), 5), 0.1)
+    one.heard(Offered(1, 1, (31337, 31338), 5), 0.1)
     one.decided(Deliver(1, "secret"), 0.2)
     one.decided(SubmitJob(EngineId.PING, job()), 0.3)
     one.heard(JobFinished(7, 1, (LaneResult(2, 1, 31339, output="secret"),)), 0.4)
