@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import structlog
@@ -26,7 +26,7 @@ from calculet_trio.cli.timeouts import checked_order, job_timeout
 from calculet_trio.cli.trusted_store import evidence_store, recorded
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
-from calculet_trio.conformance.fault_control import NOTHING, FaultControl
+from calculet_trio.conformance.fault_control import NOTHING, EmulatorFaults, FaultControl, PlannedFaults
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.errors import ConfigurationRefused
@@ -44,6 +44,9 @@ from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.model_manager import FindModel
 from calculet_trio.shell.service import Service
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
+
+if TYPE_CHECKING:
+    from calculet_trio.runtimes.calrt import CalrtRuntime
 
 T = TypeVar("T")
 
@@ -198,7 +201,7 @@ def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple
     return HostRuntime(), packaged(configuration, served, policy)
 
 
-def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
+def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tuple[CalrtRuntime, ModelSource]:
     device = configuration.service.device
     runtime = board_runtime(
         None if device.library is None else configuration.path(device.library),
@@ -352,13 +355,18 @@ def wire_subject(configuration: Configuration, *, in_real_time: bool = False) ->
     if kind is RuntimeKind.EMULATED:
         pace = RealPace() if in_real_time else VirtualPace(lambda: 0.0)
         board, source = _emulated(configuration, served, policy, pace)
-        faults, agreement = FaultControl(EMULATED_FAULTS), EXACT
-        runtime: Runtime = FaultyRuntime(board, faults, pace)
-    elif kind in (RuntimeKind.HOST, RuntimeKind.CALRT):
-        runtime, source = RUNTIMES[kind](configuration, served, policy)
+        planned, agreement = PlannedFaults(EMULATED_FAULTS), EXACT
+        faults: FaultControl = planned
+        runtime: Runtime = FaultyRuntime(board, planned, pace)
+    elif kind is RuntimeKind.HOST:
+        runtime, source = _host(configuration, served, policy)
         agreement = agreement_of(source.package)
-        # On the CPU a run that is over its time is stopped, and is over; on a board nobody knows what is.
-        faults = FaultControl(frozenset({FaultKind.TIMEOUT})) if kind is RuntimeKind.HOST else NOTHING
+        faults = PlannedFaults(frozenset({FaultKind.TIMEOUT}))  # a run that is over its time is stopped, and is over
+    elif kind is RuntimeKind.CALRT:
+        calrt, source = _calrt(configuration, served, policy)
+        agreement = agreement_of(source.package)
+        runtime = calrt  # of a board nobody knows what a fault leaves
+        faults = NOTHING if calrt.emulator is None else EmulatorFaults(calrt.emulator.plan)
     else:
         raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host, calrt, emulated")
     return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy, faults=faults)

@@ -11,22 +11,20 @@ from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.profiles import BatchProfile
 from calculet_trio.runtimes.port import NotSubmitted, Unknown
 
-_PATIENCE_S = 60.0
-
 
 def timeout(rig: Rig) -> str:
     """A wait whose time is over ends with Unknown, and a reset makes every lane of the batch good again."""
-    return _recovers(rig, FaultKind.TIMEOUT, FaultReason.TIMEOUT)
+    return _recovers(rig, FaultKind.TIMEOUT)
 
 
 def ccu_fault(rig: Rig) -> str:
     """A CCU fault ends the wait with Unknown, and a reset makes every lane of the batch good again."""
-    return _recovers(rig, FaultKind.CCU_FAULT, FaultReason.CCU_FAULT)
+    return _recovers(rig, FaultKind.CCU_FAULT)
 
 
 def pcie_error(rig: Rig) -> str:
     """A PCIe error ends the wait with Unknown, and a reset makes every lane of the batch good again."""
-    return _recovers(rig, FaultKind.PCIE_ERROR, FaultReason.PCIE_ERROR)
+    return _recovers(rig, FaultKind.PCIE_ERROR)
 
 
 def device_busy(rig: Rig) -> str:
@@ -55,16 +53,15 @@ def device_busy(rig: Rig) -> str:
     return "the second job was refused as device_busy; both sequences went on, bit for bit"
 
 
-def _recovers(rig: Rig, kind: FaultKind, reason: FaultReason) -> str:
+def _recovers(rig: Rig, kind: FaultKind) -> str:
     rig.may_provoke(kind)
     profiles = sorted({rig.shape.decode[0], rig.shape.decode[-1]}, key=lambda profile: profile.compiled_batch)
-    for profile in profiles:
-        _lose_and_recover(rig, profile, kind, reason)
+    said = {_lose_and_recover(rig, profile, kind).value for profile in profiles}
     batches = " and ".join(f"B={profile.compiled_batch}" for profile in profiles)
-    return f"{batches}: the wait said {reason.value}; after a reset golden passes and every lane says what it did"
+    return f"{batches}: the wait said {', '.join(said)}; after a reset golden passes and every lane says what it did"
 
 
-def _lose_and_recover(rig: Rig, profile: BatchProfile, kind: FaultKind, reason: FaultReason) -> None:
+def _lose_and_recover(rig: Rig, profile: BatchProfile, kind: FaultKind) -> FaultReason:
     following = rig.tokens(33, 3)
     prompts = [rig.tokens(600 + lane, 5 + lane) for lane in range(profile.compiled_batch)]
     alone = [rig.alone(prompt, following, lane=lane) for lane, prompt in enumerate(prompts)]
@@ -72,16 +69,15 @@ def _lose_and_recover(rig: Rig, profile: BatchProfile, kind: FaultKind, reason: 
     for seat, prompt in zip(seats, prompts, strict=True):
         rig.prefill(seat, prompt)
     job = rig.decode_job(profile, dict.fromkeys(seats, following[0]))
+    provoked = rig.faults.provoke(kind)
     submitted = rig.submit(job)
-    if kind is not FaultKind.TIMEOUT:
-        rig.faults.provoke(kind)
-    timeout_s = 0.0 if kind is FaultKind.TIMEOUT else _PATIENCE_S
-    outcome = rig.runtime.wait(rig.engine, submitted.ticket, timeout_s)
+    outcome = rig.runtime.wait(rig.engine, submitted.ticket, provoked.wait_s)
     if not isinstance(outcome, Unknown):
         raise CaseFailed(f"a wait that met {kind.value} returned an outcome as if nothing had been")
-    if outcome.reason is not reason:
+    if outcome.reason is not provoked.reason:
         raise DeviceStopped(f"a wait that met {kind.value} ended with {outcome.reason.value}")
     rig.reload()
     for lane, prompt in enumerate(prompts):
         said = rig.alone(prompt, following, lane=lane)
         rig.same(alone[lane], said, f"lane {lane} of B={profile.compiled_batch} after a reset")
+    return outcome.reason

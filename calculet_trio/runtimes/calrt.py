@@ -28,6 +28,7 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes import port_golden
 from calculet_trio.runtimes.calrt_abi import Code
 from calculet_trio.runtimes.calrt_device import CalrtDevice
+from calculet_trio.runtimes.calrt_emulator import CalrtEmulator
 from calculet_trio.runtimes.calrt_inspection import inspect_calbin, open_calbin
 from calculet_trio.runtimes.calrt_library import CalrtError, CalrtLibrary
 from calculet_trio.runtimes.calrt_model import CalrtModel
@@ -110,6 +111,11 @@ class CalrtRuntime:
         self._warnings: tuple[str, ...] = ()
         self._running: dict[EngineId, _Running] = {}
         self._tickets = count(1)
+
+    @property
+    def emulator(self) -> CalrtEmulator | None:
+        """The emulator's controls; None of the vendor's library, whatever it is called."""
+        return CalrtEmulator(self._library) if self._library.is_emulator else None
 
     # ---- the device -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import attrs
 
 from calculet_trio.cli.wiring import EMULATED_FAULTS
 from calculet_trio.conformance.agreement import EXACT, Agreement
-from calculet_trio.conformance.fault_control import NOTHING, FaultControl
+from calculet_trio.conformance.fault_control import NOTHING, PlannedFaults
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.core.jobs import EngineId, PrefillJob
 from calculet_trio.core.profiles import InactiveLanePolicy
@@ -48,7 +48,7 @@ def board(kind=EmulatedRuntime, **changes):
 
 def rig_of(runtime, *, agreement: Agreement = EXACT, chunk_tokens: int = CHUNK_TOKENS, can_fail: bool = True) -> Rig:
     """A rig of a board; one that can be made to fail has its faults between rig and board."""
-    control = FaultControl(EMULATED_FAULTS) if can_fail else NOTHING
+    control = PlannedFaults(EMULATED_FAULTS) if can_fail else NOTHING
     return Rig(
         FaultyRuntime(runtime, control, runtime._pace),
         GENERATION,

@@ -8,7 +8,7 @@ import pytest
 
 from calculet_trio.conformance.agreement import Agreement
 from calculet_trio.conformance.case import Verdict
-from calculet_trio.conformance.fault_control import FaultControl
+from calculet_trio.conformance.fault_control import PlannedFaults
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.conformance.suite import CASES
 from calculet_trio.core.fault_kinds import FaultKind
@@ -50,7 +50,7 @@ def test_every_case_that_applies_passes(package: Path) -> None:
         GENERATION,
         package=package,
         engines=device.engines,
-        faults=FaultControl(frozenset({FaultKind.TIMEOUT})),
+        faults=PlannedFaults(frozenset({FaultKind.TIMEOUT})),
         agreement=Agreement(golden.logit_tolerance, golden.decisive_gap),
         chunk_tokens=256,  # no prompt is longer: speed, which a test must not judge, plays no part
     )

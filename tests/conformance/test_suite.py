@@ -165,7 +165,7 @@ def test_cases_are_chosen_by_name_and_a_short_run_leaves_the_long_ones_out():
 
 def test_the_readme_names_a_case_for_every_row_of_the_matrix_and_every_case():
     text = (Path(calculet_trio.conformance.__file__).parent / "README.md").read_text("utf-8")
-    matrix, _, others = text.partition("## Beyond the matrix")
+    matrix, _, others = text.partition("## Milestones")[0].partition("## Beyond the matrix")
     rows = [line for line in matrix.splitlines() if line.startswith("| ") and "`" in line]
     assert len(rows) == 9, "the rows of S §18"
     assert set(re.findall(r"`([a-z_0-9]+)`", "\n".join(rows) + others)) == {case.name for case in CASES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from calculet_trio.core.events import FaultReason
 from calculet_trio.ids import GenerationId, LaneId
 from calculet_trio.packages.calbin_writer import EmulatedShape
 from calculet_trio.runtimes.calrt import BoardOptions, CalrtRuntime
+from calculet_trio.runtimes.calrt_emulator import CalrtEmulator
 from calculet_trio.runtimes.calrt_library import CalrtLibrary
 from calculet_trio.runtimes.port import Finished, NotAllocated, NotSubmitted, Submitted, Unknown
 from tests.runtimes.contract import PROMPT, WAIT_S, Subject
@@ -23,26 +23,9 @@ GENERATION = GenerationId(1)
 SMALL = EmulatedShape(batches=(1, 4), lanes=4, max_seq_len=64, vocab_size=300, kv_bytes_per_token=64)
 
 
-class Emulator:
-    """The emulator's own controls."""
-
-    def __init__(self, library: CalrtLibrary) -> None:
-        self._calls = ctypes.CDLL(str(library.path))
-
-    def plan(self, fault: str, *, seconds: float = 0.0) -> None:
-        """The next call that may have it has it."""
-        plan = self._calls.calrt_emulator_plan
-        plan.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double)
-        assert plan(fault.encode(), -1, 1, 1, seconds) == 0
-
-    def clear(self) -> None:
-        self._calls.calrt_emulator_release()
-        self._calls.calrt_emulator_clear()
-
-
 @pytest.fixture
-def emulator(calrt_library: CalrtLibrary) -> Iterator[Emulator]:
-    controls = Emulator(calrt_library)
+def emulator(calrt_library: CalrtLibrary) -> Iterator[CalrtEmulator]:
+    controls = CalrtEmulator(calrt_library)
     yield controls
     controls.clear()
 
@@ -50,7 +33,7 @@ def emulator(calrt_library: CalrtLibrary) -> Iterator[Emulator]:
 @pytest.fixture
 def subject(
     calrt_library: CalrtLibrary,
-    emulator: Emulator,
+    emulator: CalrtEmulator,
     emulated_package: Callable[[EmulatedShape], Path],
     tmp_path: Path,
 ) -> Iterator[Subject]:
@@ -68,14 +51,14 @@ def outcome_of(subject: Subject, lane: int, timeout_s: float = WAIT_S) -> Finish
     return subject.runtime.wait(subject.engine, submitted.ticket, timeout_s)
 
 
-def test_a_busy_device_takes_the_same_job_later(subject: Subject, emulator: Emulator) -> None:
+def test_a_busy_device_takes_the_same_job_later(subject: Subject, emulator: CalrtEmulator) -> None:
     sequence = subject.allocate(0)
     emulator.plan("device_busy")
     assert subject.must_refuse(subject.prefill_job(0, sequence)) is FaultReason.DEVICE_BUSY
     subject.run(subject.prefill_job(0, sequence))
 
 
-def test_an_unusable_output_commits_nothing_and_frees_the_lane(subject: Subject, emulator: Emulator) -> None:
+def test_an_unusable_output_commits_nothing_and_frees_the_lane(subject: Subject, emulator: CalrtEmulator) -> None:
     sequence = subject.allocate(0)
     emulator.plan("output_error")
     submitted = subject.submit(subject.prefill_job(0, sequence))
@@ -88,7 +71,7 @@ def test_an_unusable_output_commits_nothing_and_frees_the_lane(subject: Subject,
 
 
 @pytest.mark.parametrize("fault", ["ccu_fault", "pcie_error", "unknown_dma", "device_lost"])
-def test_a_lost_job_keeps_its_lane_and_has_its_reason(subject: Subject, emulator: Emulator, fault: str) -> None:
+def test_a_lost_job_keeps_its_lane_and_has_its_reason(subject: Subject, emulator: CalrtEmulator, fault: str) -> None:
     emulator.plan(fault)
     assert outcome_of(subject, 0) == Unknown(FaultReason(fault))
     assert isinstance(subject.runtime.allocate(GENERATION, LaneId(0), 8), NotAllocated)
@@ -96,27 +79,27 @@ def test_a_lost_job_keeps_its_lane_and_has_its_reason(subject: Subject, emulator
     assert not subject.runtime.can_allocate(GENERATION, 4)
 
 
-def test_a_counter_that_disagrees_is_an_anomaly_of_a_whole_answer(subject: Subject, emulator: Emulator) -> None:
+def test_a_counter_that_disagrees_is_an_anomaly_of_a_whole_answer(subject: Subject, emulator: CalrtEmulator) -> None:
     emulator.plan("counter_anomaly")
     outcome = outcome_of(subject, 0)
     assert isinstance(outcome, Finished)
     assert (outcome.failed, outcome.anomaly) == (None, FaultReason.COUNTER_ANOMALY)
 
 
-def test_no_room_is_said_at_once_and_the_lane_stays_free(subject: Subject, emulator: Emulator) -> None:
+def test_no_room_is_said_at_once_and_the_lane_stays_free(subject: Subject, emulator: CalrtEmulator) -> None:
     emulator.plan("no_capacity")
     assert subject.runtime.allocate(GENERATION, LaneId(0), 8) == NotAllocated(FaultReason.NO_CAPACITY)
     subject.allocate(0)
 
 
-def test_a_release_that_is_not_confirmed_keeps_the_lane(subject: Subject, emulator: Emulator) -> None:
+def test_a_release_that_is_not_confirmed_keeps_the_lane(subject: Subject, emulator: CalrtEmulator) -> None:
     sequence = subject.allocate(0)
     emulator.plan("unconfirmed")
     assert not subject.release(0, sequence)
     assert isinstance(subject.runtime.allocate(GENERATION, LaneId(0), 8), NotAllocated)
 
 
-def test_a_bad_status_is_passed_on(subject: Subject, emulator: Emulator) -> None:
+def test_a_bad_status_is_passed_on(subject: Subject, emulator: CalrtEmulator) -> None:
     emulator.plan("bad_status")
     assert not subject.runtime.status().ok
     assert subject.runtime.status().ok
@@ -130,6 +113,7 @@ from pathlib import Path
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.ids import GenerationId
 from calculet_trio.runtimes.calrt import BoardOptions, CalrtRuntime
+from calculet_trio.runtimes.calrt_emulator import CalrtEmulator
 from calculet_trio.runtimes.calrt_library import load
 from tests.runtimes.contract import Subject
 

@@ -10,6 +10,7 @@ import pytest
 
 from calculet_trio.errors import Unavailable
 from calculet_trio.runtimes import calrt_library
+from calculet_trio.runtimes.calrt import CalrtRuntime
 from calculet_trio.runtimes.calrt_abi import CALLS
 from calculet_trio.runtimes.calrt_library import ENVIRONMENT, CalrtLibrary, load, places
 
@@ -64,4 +65,7 @@ def test_another_abi_is_refused(tmp_path: Path) -> None:
 def test_the_emulator_is_known_by_its_marker_and_not_by_its_file(tmp_path: Path, calrt_library: CalrtLibrary) -> None:
     assert calrt_library.is_emulator
     calls = "\n".join(f"unsigned calculet_{name}(void) {{ return 1; }}" for name in CALLS)
-    assert not load(compiled(tmp_path, calls), ()).is_emulator
+    other = load(compiled(tmp_path, calls), ())
+    assert not other.is_emulator
+    assert CalrtRuntime(other).emulator is None  # so that conformance provokes nothing
+    assert CalrtRuntime(calrt_library).emulator is not None
