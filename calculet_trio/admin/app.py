@@ -79,6 +79,10 @@ class _Calls:
         _refuse_others(arguments)
         return self._begin("device reset", None, self._operations.reset_device)
 
+    async def trust_engines(self, arguments: Arguments) -> Any:
+        _refuse_others(arguments)
+        return await self._operations.trust_engines()
+
     async def trace(self, _: Arguments) -> Any:
         return await self._operations.trace(_seconds(request.args.get("seconds", "1")))
 
@@ -164,6 +168,7 @@ def create_app(operations: Operations, desk: JobDesk, audit: AuditLog, runner: B
         ("POST", "/admin/drain", calls.drain),
         ("POST", "/admin/reload", calls.reload),
         ("POST", "/admin/device/reset", calls.reset),
+        ("POST", "/admin/device/trust-engines", calls.trust_engines),
         ("POST", "/admin/debug-dump", calls.debug_dump),
         ("GET", "/admin/trace", calls.trace),
         ("GET", "/admin/jobs", calls.jobs),

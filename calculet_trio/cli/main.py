@@ -57,7 +57,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "debug-dump": LazyCommand(
         "calculet_trio.cli.operate:debug_dump", "Make a daemon write what a defect's report needs."
     ),
-    "device": LazyCommand("calculet_trio.cli.operate:device", "Reset a daemon's device."),
+    "device": LazyCommand("calculet_trio.cli.operate:device", "Reset a daemon's device; trust its engines again."),
     "audit": LazyCommand("calculet_trio.cli.audit:audit", "Show and verify the record of what operators did."),
     "binding": LazyCommand("calculet_trio.cli.binding:binding", "Build the native half, which drives a board."),
     "conformance": LazyCommand(

@@ -100,3 +100,22 @@ def reset(client: AdminClient, watch: bool, as_json: bool) -> None:
       calculet-trio device reset
     """
     see_through(client, client.call("POST", "/admin/device/reset"), watch=watch, as_json=as_json)
+
+
+@device.command(name="trust-engines")
+@admin_options
+@JSON_OPTION
+def trust_engines(client: AdminClient, as_json: bool) -> None:
+    """Let new jobs use both engines again, after a doubt has sent them to one; the next doubt does so anew.
+
+    \b
+    Example:
+      calculet-trio device trust-engines
+    """
+    said = client.call("POST", "/admin/device/trust-engines")
+    if as_json:
+        click.echo(json.dumps(said))
+    elif said["put_aside"] is None:
+        click.echo("nothing was doubted: both engines get new jobs")
+    else:
+        click.echo(f"both engines get new jobs again; {said['put_aside']} is put aside")

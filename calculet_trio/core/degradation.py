@@ -1,7 +1,8 @@
 """EnginePair: whether both engines get new jobs, or one.
 
 Ping/pong is worth having while it is beyond doubt. Any doubt about it sends new jobs to one engine, one at a time;
-what is in flight still drains. It comes back when an operator says so, or after a probation without any doubt.
+what is in flight still drains. It comes back when an operator says so, or after a probation without any doubt; while
+one of them is in quarantine there is no pair that either could bring back.
 
 Source: SPEC section 9 (S §14: the conditions of automatic degradation; S §19 M2: the gate).
 """
@@ -9,12 +10,14 @@ Source: SPEC section 9 (S §14: the conditions of automatic degradation; S §19 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from calculet_trio.core.effects import Effect, PairDegraded, PairRestored
 from calculet_trio.core.events import Doubt, FaultReason, PairDoubted, PairTrusted
 from calculet_trio.core.faults import FAULTS
-from calculet_trio.core.jobs import DecodeJob, JobRecord
+from calculet_trio.core.health import EngineHealth
+from calculet_trio.core.jobs import DecodeJob, EngineId, JobRecord
 from calculet_trio.core.policy import ExecutorPolicy
 from calculet_trio.core.transition import Machine, Symbol, Table
 
@@ -58,6 +61,7 @@ class EnginePair(Machine[PairState, PairEvent]):
 
     Args:
         policy: the gate, and how long a probation is.
+        engines: those that may be used, and whether they are in quarantine.
         jobs_at_most: jobs in flight that engines and budget allow; with 1 there is no pair, and nothing to doubt.
         effects: where its changes are told.
 
@@ -65,13 +69,32 @@ class EnginePair(Machine[PairState, PairEvent]):
         doubt: the last one; None while there was none, or since it was restored.
     """
 
-    __slots__ = ("_beside", "_busy", "_clean_jobs", "_effects", "_jobs_at_most", "_policy", "_slow", "_steps", "doubt")
+    __slots__ = (
+        "_beside",
+        "_busy",
+        "_clean_jobs",
+        "_effects",
+        "_engines",
+        "_jobs_at_most",
+        "_policy",
+        "_slow",
+        "_steps",
+        "doubt",
+    )
 
     table = PAIR_TABLE
 
-    def __init__(self, policy: ExecutorPolicy, *, jobs_at_most: int, effects: list[Effect]) -> None:
+    def __init__(
+        self,
+        policy: ExecutorPolicy,
+        engines: Mapping[EngineId, EngineHealth],
+        *,
+        jobs_at_most: int,
+        effects: list[Effect],
+    ) -> None:
         super().__init__(PairState.BOTH)
         self._policy = policy
+        self._engines = engines
         self._jobs_at_most = jobs_at_most
         self._effects = effects
         self._busy = 0
@@ -84,14 +107,19 @@ class EnginePair(Machine[PairState, PairEvent]):
     @property
     def jobs_at_most(self) -> int:
         """Jobs in flight that a new one may make."""
-        return self._jobs_at_most if self._state is PairState.BOTH else 1
+        return self._jobs_at_most if self._state is PairState.BOTH and not self.quarantined else 1
+
+    @property
+    def quarantined(self) -> tuple[EngineId, ...]:
+        """Engines that nothing but the device's reset brings back."""
+        return tuple(engine for engine, health in self._engines.items() if not health.usable)
 
     @property
     def mode(self) -> str:
         """``single``, ``ping_pong`` or ``degraded``."""
         if self._jobs_at_most == 1:
             return "single"
-        return "ping_pong" if self._state is PairState.BOTH else "degraded"
+        return "ping_pong" if self.jobs_at_most > 1 else "degraded"
 
     def doubted(self, doubt: Doubt) -> None:
         """Something speaks against two engines at a time."""
@@ -109,7 +137,7 @@ class EnginePair(Machine[PairState, PairEvent]):
         """Somebody outside the core doubts it, or an operator trusts it again."""
         if isinstance(event, PairDoubted):
             self.doubted(event.doubt)
-        elif self._state is PairState.ONE:
+        elif self._state is PairState.ONE and not self.quarantined:
             self._return(PairEvent.RESTORE)
 
     # ---- what jobs say of it --------------------------------------------------------------------
@@ -131,7 +159,7 @@ class EnginePair(Machine[PairState, PairEvent]):
         beside = record.beside
         if isinstance(record.job, DecodeJob) and beside is not None:
             self._measure(record.job.profile.submodel, taken_s, beside=beside)
-        if self._state is PairState.ONE and self._policy.probation_jobs is not None:
+        if self._state is PairState.ONE and self._policy.probation_jobs is not None and not self.quarantined:
             self._clean_jobs += 1
             if self._clean_jobs >= self._policy.probation_jobs:
                 self._return(PairEvent.PROVE)

@@ -69,6 +69,7 @@ class ServingCore:
         self._said_drained = False
         self._pair = EnginePair(
             policy.executor,
+            self._engines,
             jobs_at_most=min(len(engines), policy.admission.max_inflight_jobs),
             effects=self._effects,
         )
@@ -158,7 +159,7 @@ class ServingCore:
             self._jobs,
             self._tenants,
             global_time=self._queue.global_time,
-            engine_mode=EngineMode(self._pair.mode, self._pair.doubt),
+            engine_mode=EngineMode(self._pair.mode, self._pair.doubt, self._pair.quarantined),
             recovery=self._recovery,
             status=service_status(
                 self._fleet.generations.values(), draining=self._is_draining, device=self._recovery.device

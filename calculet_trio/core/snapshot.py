@@ -13,7 +13,7 @@ import attrs
 from calculet_trio.core.events import Doubt
 from calculet_trio.core.generation import GenerationState, ModelGeneration
 from calculet_trio.core.health import DeviceHealth, DeviceState
-from calculet_trio.core.jobs import JobTable
+from calculet_trio.core.jobs import EngineId, JobTable
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.recovery import Recovery
 from calculet_trio.core.registry import RequestRegistry
@@ -32,10 +32,17 @@ class ServiceStatus:
 
 @attrs.frozen
 class EngineMode:
-    """How engines are used: ``word`` is ``single``, ``ping_pong`` or ``degraded``, and ``doubt`` says why the last."""
+    """How engines are used.
+
+    Args:
+        word: ``single``, ``ping_pong`` or ``degraded``.
+        doubt: what speaks against both at a time; None where nothing does.
+        quarantined: engines that only the device's reset brings back.
+    """
 
     word: str
     doubt: Doubt | None = None
+    quarantined: tuple[EngineId, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

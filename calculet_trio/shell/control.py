@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import trio
 
+from calculet_trio.core.events import Event, PairTrusted
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.errors import OperationRefused
 from calculet_trio.ids import RequestId
@@ -50,6 +51,7 @@ class Control:
         recovery: resets the device.
         prompts: the token ids of the open requests' prompts, by request.
         snapshot: the core's counts.
+        post: tells the core.
         trace: the recorder.
         begin_drain: as SIGTERM.
         reload: as SIGHUP; returns how many tenants there are.
@@ -65,6 +67,7 @@ class Control:
         recovery: DeviceRecovery,
         prompts: Callable[[], Mapping[RequestId, Sequence[int]]],
         snapshot: Callable[[], CoreSnapshot],
+        post: Callable[[Event], None],
         trace: EventTrace,
         begin_drain: Callable[[], None],
         reload: Callable[[], Awaitable[int]],
@@ -76,6 +79,7 @@ class Control:
         self._recovery = recovery
         self._prompts = prompts
         self._snapshot = snapshot
+        self._post = post
         self._trace = trace
         self._begin_drain = begin_drain
         self._reload = reload
@@ -103,6 +107,21 @@ class Control:
     async def reset_device(self, report: Report) -> Mapping[str, Any]:
         """See `calculet_trio.shell.operations.Operations.reset_device`."""
         return await self._recovery.order(report)
+
+    async def trust_engines(self) -> Mapping[str, Any]:
+        """See `calculet_trio.shell.operations.Operations.trust_engines`."""
+        mode = self._snapshot().engine_mode
+        if mode.word == "single":
+            raise OperationRefused(
+                "this daemon has one job in flight at a time", hint="executor.max_inflight: 2 would use both engines"
+            )
+        if mode.quarantined:
+            names = " and ".join(engine.value for engine in mode.quarantined)
+            raise OperationRefused(
+                f"in quarantine until the device has been reset: {names}", hint="calculet-trio device reset"
+            )
+        self._post(PairTrusted())
+        return {"put_aside": None if mode.doubt is None else mode.doubt.value}
 
     async def begin_drain(self) -> None:
         """See `calculet_trio.shell.operations.Operations.begin_drain`."""

@@ -163,6 +163,7 @@ class _House:
             recovery=self._recovery,
             prompts=core.prompts,
             snapshot=self._loop.snapshot,
+            post=self._loop.post,
             trace=self._trace,
             begin_drain=lambda: self._begin_drain(self._daemon.drain_s),
             reload=self._reload_tenants,

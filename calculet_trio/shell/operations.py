@@ -85,6 +85,9 @@ class Operations(Protocol):
     async def reset_device(self, report: Report) -> Mapping[str, Any]:
         """Quiesce, reset by the runtime's contract within the reset budget, prove it, go on."""
 
+    async def trust_engines(self) -> Mapping[str, Any]:
+        """Let new jobs use both engines again, whatever was doubted; returns what is put aside by that."""
+
     async def begin_drain(self) -> None:
         """What SIGTERM does: refuse what comes, let replies end, leave."""
 

@@ -50,6 +50,10 @@ class Operations:
         self.asked.append(("reset",))
         return {}
 
+    async def trust_engines(self):
+        self.asked.append(("trust",))
+        return {"put_aside": "recovery"}
+
     async def begin_drain(self):
         self.asked.append(("drain",))
 

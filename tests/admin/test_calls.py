@@ -68,6 +68,7 @@ async def test_a_failed_operation_keeps_its_sentence_and_hint(tmp_path):
 async def test_short_calls_are_answered_at_once(tmp_path):
     async with opened(tmp_path) as office:
         assert (await office.ask("GET", "/admin/models"))[1]["models"][0]["phases_s"] == {"configuring": 0.25}
+        assert (await office.ask("POST", "/admin/device/trust-engines"))[1] == {"put_aside": "recovery"}
         assert (await office.ask("POST", "/admin/drain"))[1] == {"status": "draining"}
         assert (await office.ask("GET", "/admin/trace?seconds=0.5"))[0] == 200
         assert (await office.ask("POST", "/admin/debug-dump"))[1]["path"] == "dump-1.json"
@@ -75,7 +76,7 @@ async def test_short_calls_are_answered_at_once(tmp_path):
         status, reply = await office.ask("POST", "/admin/reload")
         assert status == 422
         assert "weight is -1" in reply["error"]["message"]
-        assert office.operations.asked == [("drain",), ("trace", 0.5), ("dump", False), ("dump", True)]
+        assert office.operations.asked == [("trust",), ("drain",), ("trace", 0.5), ("dump", False), ("dump", True)]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ async def test_short_calls_are_answered_at_once(tmp_path):
         ("POST", "/admin/models/m/load", b"[" * 10_000, 400, "not JSON"),
         ("POST", "/admin/models/m/load", {"package": 7}, 400, "string"),
         ("POST", "/admin/models/m/load", {"pakage": "p"}, 400, "pakage is not an argument"),
+        ("POST", "/admin/device/trust-engines", {"engine": "pong"}, 400, "engine is not an argument"),
         ("POST", "/admin/models/m/load", b" " * 20_000, 413, "Too Large"),
         ("POST", "/admin/debug-dump", {"include_prompts": True}, 400, "string"),
         ("POST", "/admin/debug-dump", {"include_prompts": "yes"}, 400, "yes, include prompts"),

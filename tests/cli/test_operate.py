@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.clients.daemon import STOP_S, Daemon
+from tests.clients.daemon import SCRIPT, STOP_S, Daemon
 
 
 def calculet(*arguments):
@@ -29,9 +30,9 @@ def place():
         yield Path(short)
 
 
-def started(place, **config):
+def started(place, *, script=SCRIPT, scheduler=None, **config):
     settings = {"state": str(place / "state"), "admin_socket": str(place / "run" / "admin.sock"), **config}
-    return Daemon(place, config=settings)
+    return Daemon(place, script, config=settings, scheduler=scheduler)
 
 
 def test_an_operators_session(place):
@@ -126,3 +127,59 @@ def test_a_daemon_without_a_named_socket_makes_way(place, monkeypatch):
             second.kill()
     finally:
         first.kill()
+
+
+def test_an_operators_word_brings_both_engines_back(place):
+    script = {
+        **SCRIPT,
+        "replies": [{"when": "break", "tokens": ["a", {"text": "b", "fault": "raise"}, "c"]}, {"tokens": ["Hello"]}],
+    }
+    daemon = started(
+        place,
+        script=script,
+        scheduler={"executor": {"max_inflight": 2, "probation_jobs": None}, "recovery": {"replay": True}},
+    )
+    trust = ("device", "trust-engines", "--config", place / "config.yaml")
+    try:
+        assert engines(daemon) == {"mode": "ping_pong", "doubt": None}
+        code, out, _ = calculet(*trust)
+        assert (code, out) == (0, "nothing was doubted: both engines get new jobs\n")
+
+        assert told(daemon, "break") == "a" + "abc", "reset in its middle, and a script then begins again"
+        assert engines(daemon) == {"mode": "degraded", "doubt": "recovery"}
+        assert told(daemon, "hi") == "Hello"
+        code, out, _ = calculet(*trust, "--json")
+        assert (code, json.loads(out)) == (0, {"put_aside": "recovery"})
+        assert engines(daemon) == {"mode": "ping_pong", "doubt": None}
+        assert told(daemon, "hi") == "Hello"
+        code, out, _ = calculet("audit", "show", "--config", place / "config.yaml", "--json")
+        calls = [json.loads(line) for line in out.splitlines()]
+        assert sum(call.get("call") == "POST /admin/device/trust-engines" for call in calls) == 4, "asked and answered"
+        assert daemon.stop() == 0
+    finally:
+        daemon.kill()
+
+
+def test_where_one_engine_works_no_word_makes_a_pair(place):
+    daemon = started(place)
+    try:
+        code, _, err = calculet("device", "trust-engines", "--config", place / "config.yaml")
+        assert code == 1
+        assert "one job in flight" in err
+        assert "executor.max_inflight" in err
+    finally:
+        daemon.kill()
+
+
+def told(daemon, prompt):
+    """One reply's text."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
+    request = Request(f"{daemon.base_url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=STOP_S) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+
+def engines(daemon):
+    """How the daemon says that it uses its engines."""
+    with urlopen(f"{daemon.base_url}/props", timeout=STOP_S) as answer:
+        return json.load(answer)["engines"]

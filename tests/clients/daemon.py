@@ -53,6 +53,7 @@ class Daemon:
         directory: for its files; a short path, since a Unix socket's is at most 107 bytes long.
         script: what the runtime says; see ``runtimes/SCRIPTS.md``.
         config: sections of ``calculet-service/v1``, for what no option sets.
+        scheduler: keys of ``calculet-scheduler/v1`` that are to differ from their defaults.
         arguments: further options of ``serve``.
         port: 0 takes any free one.
         awaits_ready: whether to wait for the model; else ``port`` must be named.
@@ -64,18 +65,24 @@ class Daemon:
         script: Mapping[str, Any] = SCRIPT,
         *,
         config: Mapping[str, Any] | None = None,
+        scheduler: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = ("--drain", "5"),
         port: int = 0,
         awaits_ready: bool = True,
     ) -> None:
         self._control = directory / "control.sock"
-        script_file, config_file = directory / "script.yaml", directory / "config.yaml"
+        files = ("script", "scheduler", "config")
+        script_file, scheduler_file, config_file = (directory / f"{name}.yaml" for name in files)
         script_file.write_text(yaml.safe_dump({**script, "control": str(self._control)}))
-        own = {"schema": "calculet-service/v1", "state": str(directory / "state")}
+        scheduler_file.write_text(yaml.safe_dump({"schema": "calculet-scheduler/v1", **(scheduler or {})}))
+        own = {
+            "schema": "calculet-service/v1",
+            "state": str(directory / "state"),
+            "models": [{"package": str(script_file), "scheduler": str(scheduler_file)}],
+        }
         config_file.write_text(yaml.safe_dump({**own, **(config or {})}))
         command = [sys.executable, "-c", "from calculet_trio.cli.main import main; main()", "serve"]
-        command += ["--config", str(config_file), "--runtime", "scripted", "--script", str(script_file)]
-        command += ["--port", str(port), *arguments]
+        command += ["--config", str(config_file), "--runtime", "scripted", "--port", str(port), *arguments]
         self._log = (directory / "stderr.log").open("w+")
         self.process = subprocess.Popen(
             command,

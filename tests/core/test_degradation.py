@@ -10,6 +10,7 @@ from calculet_trio.core.degradation import BUSY_IN_A_ROW, SLOW_IN_A_ROW, STEPS, 
 from calculet_trio.core.effects import Effect, PairDegraded, PairRestored
 from calculet_trio.core.events import Doubt, FaultReason
 from calculet_trio.core.generation import GenerationEvent
+from calculet_trio.core.health import EngineHealth
 from calculet_trio.core.jobs import DecodeJob, EngineId, JobRecord
 from calculet_trio.core.policy import AdmissionPolicy, ExecutorPolicy, Policy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy
@@ -192,9 +193,12 @@ def test_without_a_probation_it_stays_as_it_is() -> None:
 class Steps:
     """A pair that is told how long steps took."""
 
-    def __init__(self, gate: float = 0.05) -> None:
+    def __init__(self, gate: float = 0.05, **executor: object) -> None:
         self.effects: list[Effect] = []
-        self.pair = EnginePair(ExecutorPolicy(p99_gate=gate), jobs_at_most=2, effects=self.effects)
+        self.engines = {engine: EngineHealth(engine) for engine in BOTH}
+        self.pair = EnginePair(
+            ExecutorPolicy(p99_gate=gate, **executor), self.engines, jobs_at_most=2, effects=self.effects
+        )
         profile = BatchProfile("decode_b1", 1, 64, InactiveLanePolicy.VALID_MASK)
         self._job = DecodeJob(JobId(1), GENERATION, profile, LaneId(0), ())
 
@@ -230,3 +234,20 @@ def test_nothing_is_slow_until_it_is_known_what_one_engine_takes() -> None:
     steps.take(0.02, beside=False, steps=STEPS - 1)
     steps.take(9.0, beside=True, steps=4 * STEPS)
     assert steps.effects == []
+
+
+def test_with_an_engine_in_quarantine_neither_probation_nor_word_makes_a_pair() -> None:
+    steps = Steps(probation_jobs=3)
+    steps.engines[EngineId.PONG].quarantine(FaultReason.CCU_FAULT)
+    assert (steps.pair.mode, steps.pair.jobs_at_most) == ("degraded", 1), "though nothing was doubted"
+    steps.pair.doubted(Doubt.TIMEOUT)
+    steps.take(0.02, beside=False, steps=10)
+    steps.pair.told(ev.PairTrusted())
+    assert steps.effects == [PairDegraded(Doubt.TIMEOUT)]
+    assert (steps.pair.mode, steps.pair.quarantined) == ("degraded", (EngineId.PONG,))
+    steps.engines[EngineId.PONG].reset()
+    steps.take(0.02, beside=False, steps=2)
+    assert steps.pair.mode == "degraded", "the probation begins with the engine's return"
+    steps.take(0.02, beside=False, steps=1)
+    assert steps.effects[1:] == [PairRestored("prove")]
+    assert steps.pair.mode == "ping_pong"
