@@ -92,7 +92,8 @@ class _Kept:
 
     def abandon(self) -> None:
         """Close it for real: the next life begins as a fresh process would."""
-        self._runtime.close()
+        if self._device is not None:
+            self._runtime.close()
         self._device = self._description = None
 
 
@@ -137,6 +138,10 @@ class Trial:
     def memory_bytes(self) -> int:
         """Of the device, in use now."""
         return self._kept.memory().used_bytes
+
+    def begin_anew(self) -> None:
+        """Give the device back: the next life opens and configures it, and nothing of the last one is left."""
+        self._kept.abandon()
 
     def live(
         self,

@@ -31,10 +31,13 @@ from calculet_trio.core.effects import (
     Refuse,
     ReleaseSequence,
     SubmitJob,
+    Vacated,
 )
 from calculet_trio.core.events import (
+    DeviceReset,
     Doubt,
     Event,
+    FaultReason,
     JobFailed,
     JobFinished,
     JobNotSubmitted,
@@ -53,6 +56,11 @@ _MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _LOAD_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _OUTCOMES = ("stop", "length", "refused", "failed", "cancelled")
+_HOW_ENDED = {JobFailed: "failed", JobNotSubmitted: "not_submitted", JobUnknown: "unknown"}
+_OF_REQUESTS = frozenset(
+    {FaultReason.DEADLINE_EXCEEDED, FaultReason.MODEL_UNLOADED, FaultReason.OPERATOR_RESET, FaultReason.SHUTDOWN}
+)
+"""Reasons that no event of the device carries: they show where a request ends by them."""
 
 
 @attrs.define
@@ -104,6 +112,8 @@ class ServiceMetrics:
 
     def _make_device_series(self) -> None:
         self._errors = self._counter("calrt_errors", "Faults, by reason code.", "code")
+        for reason in FaultReason:
+            self._errors.labels(reason.value)
         self._job_outcomes = self._counter(
             "calculet_jobs", "Jobs, by engine, phase and how they ended.", "engine", "phase", "outcome"
         )
@@ -166,27 +176,26 @@ class ServiceMetrics:
     def heard(self, event: Event, now: float) -> None:
         """The core is being told this. Called in the loop; touches one job or one lane."""
         match event:
-            case JobFinished(job, _, results, anomaly=anomaly):
-                self._job_ended(job, "finished", None if anomaly is None else anomaly.value)
-                for result in results:
-                    if result.failed is not None:
-                        self._errors.labels(result.failed.value).inc()
-            case JobFailed(job, _, reason):
-                self._job_ended(job, "failed", reason.value)
-            case JobNotSubmitted(job, _, reason):
-                self._job_ended(job, "not_submitted", reason.value)
-            case JobUnknown(job, _, reason):
-                self._job_ended(job, "unknown", reason.value)
+            case JobFinished():
+                self._job_finished(event)
+            case JobFailed(job, _, reason) | JobNotSubmitted(job, _, reason) | JobUnknown(job, _, reason):
+                self._job_ended(job, _HOW_ENDED[type(event)])
+                self._errors.labels(reason.value).inc()
             case SequenceRefused(_, _, _, reason):
                 self._refused_allocations.labels(reason.value).inc()
+                self._errors.labels(reason.value).inc()
             case SequenceAllocated(_, _, request):
                 asked_s = self._asked.pop(request, None)
                 if asked_s is not None:
                     self._allocation_ms.observe((now - asked_s) * 1e3)
-            case SequenceReleased(generation, lane):
+            case SequenceReleased(generation, lane, confirmed=confirmed):
                 since_s = self._releases.pop((generation, lane), None)
-                if since_s is not None:
+                if not confirmed:
+                    self._errors.labels(FaultReason.UNCONFIRMED_RELEASE.value).inc()
+                elif since_s is not None:
                     self._free_s.observe(now - since_s)
+            case DeviceReset(failed) if failed is not None:
+                self._errors.labels(failed.value).inc()
 
     def saw(self, effect: Effect, now: float) -> None:
         """The core decided this. Called in the loop; touches no more than one request."""
@@ -211,6 +220,8 @@ class ServiceMetrics:
                 self._degradations.labels(doubt.value).inc()
             case Quarantined(_, reason):
                 self._quarantines.labels(reason.value).inc()
+            case Vacated(overdue=True):
+                self._errors.labels(FaultReason.SLOW_DRAIN.value).inc()
             case Finish() | Refuse() | Fail() | Drop():
                 self._ended(effect, now)
 
@@ -233,12 +244,20 @@ class ServiceMetrics:
             self._active_lanes.labels(batch).observe(len(job.lanes))
             self._wasted_lanes.inc(batch - len(job.lanes))
 
-    def _job_ended(self, job: JobId, outcome: str, reason: str | None = None) -> None:
+    def _job_finished(self, event: JobFinished) -> None:
+        self._job_ended(event.job, "finished")
+        if event.anomaly is not None:
+            self._errors.labels(event.anomaly.value).inc()
+        if event.lost:
+            self._errors.labels(FaultReason.LANE_LOST.value).inc()
+        for result in event.results:
+            if result.failed is not None:
+                self._errors.labels(result.failed.value).inc()
+
+    def _job_ended(self, job: JobId, outcome: str) -> None:
         submitted = self._jobs.pop(job, None)
         if submitted is not None:
             self._job_outcomes.labels(submitted.engine.value, submitted.job.phase, outcome).inc()
-        if reason is not None:
-            self._errors.labels(reason).inc()
 
     def _token(self, life: _Life, now: float) -> None:
         self._generated_tokens.inc()
@@ -262,7 +281,9 @@ class ServiceMetrics:
                 self._refusals.labels(refusal.code).inc()
                 if life is not None and refusal.code == "deadline_exceeded":
                     self._starved.labels(life.tenant).inc()
-            case Fail():
+            case Fail(_, reason):
                 self._requests.labels("failed").inc()
+                if reason in _OF_REQUESTS:
+                    self._errors.labels(reason.value).inc()
             case Drop():
                 self._requests.labels("cancelled").inc()

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from calculet_trio.conformance import milestone_m0, milestone_m1, milestone_m2, quiet_waiting
+from calculet_trio.conformance import milestone_m0, milestone_m1, milestone_m2, quiet_waiting, visible_codes
 from calculet_trio.conformance.blocks import Block, BlockSize, same_behaviour
 from calculet_trio.conformance.clean_hours import (
     CleanHours,
@@ -132,12 +132,15 @@ def test_a_wait_that_asks_and_asks_is_a_busy_wait(monkeypatch):
 
 
 def test_every_reason_of_a_device_has_a_way_and_a_hidden_one_is_named(monkeypatch):
-    assert set(FaultReason) - set(ways()) == NOT_OF_A_DEVICE
-    monkeypatch.setattr(ServiceMetrics, "_job_ended", lambda *_given: None)
+    every = ways()
+    assert set(FaultReason) - set(every) == NOT_OF_A_DEVICE
+    monkeypatch.setattr(visible_codes, "ways", lambda: {FaultReason.OUTPUT_ERROR: every[FaultReason.OUTPUT_ERROR]})
+    monkeypatch.setattr(visible_codes, "_SHOWS_S", 0.05)
+    monkeypatch.setattr(ServiceMetrics, "heard", lambda *_given: None)
     with trial_of() as trial:
         found = codes_criterion(trial, Policy(), progress=silent)
     assert found.verdict is GateVerdict.FAIL
-    assert "not in the metrics: device_busy, " in found.seen
+    assert "not in the metrics: output_error; not tried: device_busy, " in found.seen
 
 
 def test_replies_that_are_not_their_own_are_found():

@@ -159,6 +159,40 @@ def test_refusals_starvation_and_faults_have_their_reasons():
     assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 3
 
 
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (ev.JobFinished(1, 1, (), frozenset({0})), "lane_lost"),
+        (ev.JobFinished(1, 1, (), anomaly=ev.FaultReason.STATUS_ANOMALY), "status_anomaly"),
+        (ev.JobFinished(1, 1, (ev.LaneResult(0, 1, None, failed=ev.FaultReason.BAD_LOGITS),)), "bad_logits"),
+        (ev.JobFailed(1, 1, ev.FaultReason.OUTPUT_ERROR), "output_error"),
+        (ev.JobNotSubmitted(1, 1, ev.FaultReason.DEVICE_BUSY), "device_busy"),
+        (ev.JobUnknown(1, 1, ev.FaultReason.TIMEOUT), "timeout"),
+        (ev.SequenceRefused(1, 0, 1, ev.FaultReason.NO_CAPACITY), "no_capacity"),
+        (ev.SequenceReleased(1, 0, 1, confirmed=False), "unconfirmed_release"),
+        (ev.DeviceReset(ev.FaultReason.GOLDEN_MISMATCH), "golden_mismatch"),
+        (ef.Vacated(1, overdue=True), "slow_drain"),
+        (ef.Fail(1, ev.FaultReason.SHUTDOWN, retryable=True), "shutdown"),
+        (ef.Fail(1, ev.FaultReason.MODEL_UNLOADED, retryable=True), "model_unloaded"),
+        (ef.Fail(1, ev.FaultReason.OPERATOR_RESET, retryable=True), "operator_reset"),
+        (ef.Fail(1, ev.FaultReason.DEADLINE_EXCEEDED, retryable=True), "deadline_exceeded"),
+        (ef.Fail(1, ev.FaultReason.TIMEOUT, retryable=True), None),
+        (ef.Vacated(1, overdue=False), None),
+        (ev.SequenceReleased(1, 0, 1, confirmed=True), None),
+        (ev.DeviceReset(None), None),
+    ],
+)
+def test_each_fault_is_counted_once_by_its_code(told, reason):
+    """What a job met is counted with the job, and not again for each request that it cost."""
+    metrics = ServiceMetrics()
+    tell = metrics.saw if isinstance(told, (ef.Vacated, ef.Fail)) else metrics.heard
+    tell(told, 0.0)
+    [family] = [each for each in metrics._errors.collect() if each.name == "calrt_errors"]
+    counts = {sample.labels["code"]: sample.value for sample in family.samples if sample.name == "calrt_errors_total"}
+    assert counts.keys() == {each.value for each in ev.FaultReason}
+    assert {code for code, count in counts.items() if count} == ({reason} if reason else set())
+
+
 def test_a_pair_in_doubt_is_counted_and_the_mode_is_one_of_three():
     scene = Scene(max_inflight_jobs=2, engines=(EngineId.PING, EngineId.PONG))
     assert scene.read()["calculet_engine_mode mode=ping_pong"] == 1
