@@ -156,7 +156,9 @@ def make_calbin_package(
     build_calbin_package(artefacts, destination, name=name, report=report, prove=prove)
 
 
-def make_emulated_package(shape: EmulatedShape, destination: Path, *, name: str, report: Report) -> None:
+def make_emulated_package(
+    shape: EmulatedShape, destination: Path, *, name: str, package_version: str = "1", report: Report
+) -> None:
     """Build ``destination`` for the emulator of the board's runtime; needs no library.
 
     Raises:
@@ -168,7 +170,7 @@ def make_emulated_package(shape: EmulatedShape, destination: Path, *, name: str,
         _record_emulated(directory)
         sign_package(directory, key)
 
-    build_emulated_package(shape, destination, name=name, report=report, prove=prove)
+    build_emulated_package(shape, destination, name=name, package_version=package_version, report=report, prove=prove)
 
 
 def trial_package() -> str | None:

@@ -48,7 +48,9 @@ class CalbinOptions:
         if self.is_emulated:
             if self.shards or more_shards or self.tokenizer or self.roles or self.golden:
                 raise click.UsageError("--emulated-calbin takes no SOURCE, --calbin, --tokenizer, --roles or --golden")
-            make_emulated_package(self._shape(options), output, name=name, report=report)
+            make_emulated_package(
+                self._shape(options), output, name=name, package_version=options.package_version, report=report
+            )
             return
         if self.tokenizer is None:
             raise click.UsageError("--calbin needs --tokenizer DIR")

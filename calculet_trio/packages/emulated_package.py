@@ -30,7 +30,13 @@ TEMPLATE: Final = (
 
 
 def build_emulated_package(
-    shape: EmulatedShape, destination: Path, *, name: str, report: Report, prove: Callable[[Path], object]
+    shape: EmulatedShape,
+    destination: Path,
+    *,
+    name: str,
+    package_version: str = "1",
+    report: Report,
+    prove: Callable[[Path], object],
 ) -> Manifest:
     """Make ``destination``, whole or not at all; see `build_calbin_package`.
 
@@ -46,6 +52,7 @@ def build_emulated_package(
             architecture=_architecture(shape),
             text=_text(shape.vocab_size),
             target=TARGET,
+            package_version=package_version,
         )
         return build_calbin_package(artefacts, destination, name=name, report=report, prove=prove)
 

@@ -131,8 +131,8 @@ class CalrtRuntime:
         return DeviceStatus(False, "closed") if self._device is None else self._device.status()
 
     def unload(self, generation: GenerationId) -> bool:
-        """This board holds one model; the board's own configuration is cleared with it."""
-        return generation != self._generation or self._unload()
+        """This board holds one model; its configuration is cleared with it, or it would take no other."""
+        return generation != self._generation or self.reset_configuration()
 
     def reset_configuration(self) -> bool:
         """Unload the model, and clear the board; True only if nothing of a lost job may still go on."""

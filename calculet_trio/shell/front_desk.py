@@ -141,7 +141,12 @@ class FrontDesk:
         prompts = self._prompts.get(generation)
         if prompts is None:
             return
-        prompt = await prompts.prepare(asked.prompt)
+        try:
+            prompt = await prompts.prepare(asked.prompt)
+        except ServiceUnavailable:
+            if generation in self._prompts:
+                raise
+            return  # its text process went with it; what becomes of those who wait for the alias, the core says
         self._samplers.join(request, ReplyStream(prompts.tokenizer, asked.reply, prompt))
         self._post(Offered(request, generation, prompt, asked.max_new_tokens))
 

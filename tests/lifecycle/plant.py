@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,16 @@ from tests.models import TinyModel
 START_S = 120
 COMMAND = (sys.executable, "-c", "from calculet_trio.cli.main import main; main()")
 BUILD = ("--lanes", "4", "--max-seq", "128")
+PAUSE = threading.Event()
+"""Never set: what a daemon does is seen by looking again."""
+
+
+def wait_for(condition, *, within_s=60):
+    """Wait until it holds; a client learns in no other way."""
+    ends_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends_s
+        PAUSE.wait(0.02)
 
 
 class Plant:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.lifecycle.plant import Crowd, Plant
+from tests.lifecycle.plant import Crowd, Plant, wait_for
 
 pytest.importorskip("onnxruntime", reason="needs the host extra")
-
-
-PAUSE = threading.Event()
-"""Never set: what a daemon does is seen by looking again."""
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +20,6 @@ def plant():
         made.pull("m", "--package-version", "1.0", seed=1)
         made.pull("n", seed=2)
         yield made
-
-
-def wait_for(condition, *, within_s=60):
-    """Wait until it holds; a client learns in no other way."""
-    ends_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends_s
-        PAUSE.wait(0.02)
 
 
 def test_a_swap_under_load_and_the_way_back(plant):

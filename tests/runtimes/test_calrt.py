@@ -129,6 +129,17 @@ def test_times_are_told_apart(configured: Callable[..., Subject]) -> None:
 # ---- what it says of itself ---------------------------------------------------------------------------
 
 
+def test_a_model_that_was_unloaded_makes_room_for_the_next(
+    open_board: Open, emulated_package: Callable[[EmulatedShape], Path]
+) -> None:
+    runtime = open_board()
+    for generation in (GenerationId(1), GenerationId(2)):
+        runtime.configure(generation, emulated_package(SMALL))
+        assert runtime.golden(generation).passed
+        assert runtime.unload(generation)
+        assert runtime.memory().used_bytes == 0
+
+
 def test_everything_says_that_it_is_the_emulator(open_board: Open) -> None:
     runtime = open_board()
     runtime.close()

@@ -23,6 +23,7 @@ class Shelf:
         fails: step → how often it still fails, by name of the port's call.
         calls: what was asked, in order.
         certain: what `unload` says.
+        templates: chat templates, by name of their package; the others have none.
     """
 
     def __init__(self, scripts, *, holds_several):
@@ -31,6 +32,7 @@ class Shelf:
         self.fails = {}
         self.calls = []
         self.certain = True
+        self.templates = {}
         self.resident = {}
         self._of = {}  # who answers for an engine's job that is out
         self._now = None
@@ -42,7 +44,7 @@ class Shelf:
                 alias=alias,
                 package=Path(package),
                 verify=lambda: self._maybe_fail("verify"),
-                open_text=lambda: ModelText(script.tokenizer, None),
+                open_text=lambda: ModelText(script.tokenizer, self.templates.get(package)),
                 meta={"package_version": package},
                 digest=f"digest-of-{package}",
                 co_resident=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import asynccontextmanager
 
 import attrs
@@ -22,7 +23,9 @@ from calculet_trio.shell import lifecycle
 from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.operations import Unheard
-from tests.shell.house import ask, asking, silence, until
+from calculet_trio.text.params import ChatPrompt
+from calculet_trio.text.tokenizer import Segment
+from tests.shell.house import ask, asking, read, silence, until
 from tests.shell.shelf import MODEL_BYTES, Shelf
 
 SCRIPTS = {
@@ -64,8 +67,9 @@ class House:
 
 
 @asynccontextmanager
-async def living(*, holds_several, drain_s=5.0, job_s=10.0):
+async def living(*, holds_several, drain_s=5.0, job_s=10.0, templates=None):
     shelf = Shelf(SCRIPTS, holds_several=holds_several)
+    shelf.templates.update(templates or {})
     ready, opened, ended, seen = trio.Event(), trio.Event(), trio.Event(), []
 
     async def serve_http(service, stop, *, task_status):
@@ -160,6 +164,58 @@ async def test_who_runs_ends_on_the_old_model_and_who_comes_is_answered_by_the_n
             await until(lambda: house.alive._loop.snapshot().waiting_requests == (0 if holds_several else 1))
             house.shelf.let_through("g")
         assert replies == {"runs": "old end", "comes": "new"}
+
+
+class Template:
+    """Renders at once, or not before its model goes; then it ends as the real one does."""
+
+    def __init__(self, *, holds=False):
+        self.holds = holds
+        self.asked = threading.Event()
+        self.closed = threading.Event()
+
+    def render(self, prompt):
+        self.asked.set()
+        if self.holds:
+            assert self.closed.wait(30)
+            raise ServiceUnavailable("the model is being unloaded", code="unloading")
+        return [Segment("hi")]
+
+    def close(self):
+        self.closed.set()
+
+
+async def chat(house, replies):
+    """One conversation: its reply's text, or why there is none."""
+    request = attrs.evolve(asking(), prompt=ChatPrompt(messages=({"role": "user", "content": "hi"},)))
+    try:
+        async with house.service.open(request) as handle:
+            replies.append(await read(handle))
+    except ServiceUnavailable as refused:
+        replies.append(refused.code)
+
+
+async def test_a_prompt_that_is_prepared_when_its_model_goes_is_prepared_again_for_the_next():
+    templates = {"old": Template(holds=True), "new": Template()}
+    async with living(holds_several=False, templates=templates) as house:
+        replies = []
+        async with trio.open_nursery() as clients:
+            clients.start_soon(chat, house, replies)
+            await until(templates["old"].asked.is_set)
+            await house.load("new")
+        assert replies == ["new"]
+
+
+async def test_a_prompt_that_is_prepared_when_its_model_goes_for_good_is_refused():
+    templates = {"old": Template(holds=True)}
+    async with living(holds_several=False, templates=templates) as house:
+        replies = []
+        with trio.fail_after(30):
+            async with trio.open_nursery() as clients:
+                clients.start_soon(chat, house, replies)
+                await until(templates["old"].asked.is_set)
+                await house.models.unload("m", Heard())
+        assert replies == ["model_unloaded"]
 
 
 @pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
