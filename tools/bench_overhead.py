@@ -46,13 +46,18 @@ from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.device_model import load_device
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.pace import RealPace
-from calculet_trio.runtimes.port import Finished, NotSubmitted, Submitted, Ticket, Unknown
+from calculet_trio.runtimes.port import Candidates, Finished, NotSubmitted, Submitted, Ticket, Unknown
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.lifecycle import run
-from calculet_trio.text.params import SamplingParams
-from calculet_trio.text.sampling import Sampler
+from calculet_trio.text.byte_tokenizer import ByteTokenizer
+from calculet_trio.text.params import ReplyParams, SamplingParams
+from calculet_trio.text.ranking import likeliest
+from calculet_trio.text.reply import ReplyStream
+from calculet_trio.text.rows import widened
 
 VOCABULARY = 151_936
+CANDIDATES = 256
+PADDING = [b"x"] * (VOCABULARY - ByteTokenizer([]).vocab_size)
 LANES = 32
 STEP_S = {1: 0.017, 16: 0.020}
 SAMPLING: dict[str, dict[str, Any]] = {
@@ -234,41 +239,56 @@ def point_of(steps: Sequence[Step], batch: int, sampling: str, inflight: int) ->
 
 
 def measure_sampling(rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of choosing 16 tokens: one after another in the engine's thread, or by two threads of a pool."""
+    """Milliseconds of 16 rows on the text side, by the form of the rows, in one thread or in two."""
     noise = np.random.default_rng(0).standard_normal((16, VOCABULARY), np.float32) * 3
+    bits = (noise.view(np.uint32) >> 16).astype(np.uint16)
+    ids = np.array([likeliest(row, CANDIDATES) for row in noise], np.int32)
+    named = Candidates(ids, np.take_along_axis(noise, ids, axis=1))
     found: dict[str, list[float]] = {}
     with ThreadPoolExecutor(1) as pool:
         for name, asked in SAMPLING.items():
-            params = SamplingParams(**asked)
-            samplers = [
-                Sampler(params, prompt=(), vocab_size=VOCABULARY, generator=np.random.default_rng(row))
-                for row in range(16)
-            ]
+            params = ReplyParams(sampling=SamplingParams(**asked), ignore_eos=True)
+            replies = [ReplyStream(ByteTokenizer(PADDING), params, prompt=()) for _ in range(16)]
 
-            def choose(first: int, step: int, samplers: list[Sampler] = samplers) -> None:
+            def choose(
+                rows: Sequence[Any], *, first: int = 0, step: int = 1, replies: list[ReplyStream] = replies
+            ) -> None:
                 for row in range(first, 16, step):
-                    samplers[row].choose(noise[row])
+                    replies[row].accept(rows[row])
 
-            def choose_in_pool(choose: Callable[[int, int], None] = choose) -> None:
-                other = pool.submit(choose, 1, 2)
-                choose(0, 2)
+            def choose_in_pool(choose: Callable[..., None] = choose) -> None:
+                other = pool.submit(choose, noise, first=1, step=2)
+                choose(noise, first=0, step=2)
                 other.result()
 
-            for way, call in (("in place", partial(choose, 0, 1)), ("in a pool", choose_in_pool)):
-                times = found[f"{name}, {way}"] = []
-                for _ in range(rounds):
-                    began_s = time.perf_counter()
-                    call()
-                    times.append((time.perf_counter() - began_s) * 1e3)
+            def choose_named(replies: list[ReplyStream] = replies) -> None:
+                for row in range(16):
+                    replies[row].accept(noise[row], named.row(row))
+
+            ways: dict[str, Callable[[], None]] = {
+                "float32": partial(choose, noise),
+                "float32, two threads": choose_in_pool,
+                "bfloat16, widened": lambda choose=choose: choose([widened(row) for row in bits]),
+                "bfloat16 in place": partial(choose, bits),
+                f"{CANDIDATES} candidates": choose_named,
+            }
+            for way, call in ways.items():
+                found[f"{name}: {way}"] = [_took_ms(call) for _ in range(rounds)]
     return found
+
+
+def _took_ms(call: Callable[[], None]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return (time.perf_counter() - began_s) * 1e3
 
 
 def show_sampling(found: dict[str, list[float]]) -> None:
     """Print the table."""
-    print(f"choosing 16 tokens of {VOCABULARY:,}, ms    P10 / P50 / P99")
+    print(f"choosing 16 tokens of {VOCABULARY:,}, ms        P10 /   P50 /   P99")
     for name, times in found.items():
         tenth = statistics.quantiles(times, n=10, method="inclusive")[0]
-        print(f"{name:<28}{tenth:20.2f} /{statistics.median(times):6.2f} /{p99(times):6.2f}")
+        print(f"{name:<32}{tenth:20.2f} /{statistics.median(times):6.2f} /{p99(times):6.2f}")
     print()
 
 

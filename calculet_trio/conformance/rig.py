@@ -25,6 +25,7 @@ from calculet_trio.core.profiles import BatchProfile, LaneLayout, choose_window
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from calculet_trio.runtimes.port import Allocated, Finished, NotSubmitted, Runtime, Submitted, Unknown
+from calculet_trio.text.rows import widened
 
 CONTEXT_TOKENS_MIN: Final = 48
 """The shortest context that the cases can be tried in."""
@@ -328,4 +329,4 @@ def _rows(ran: Ran) -> Row:
 
 
 def _copied(outcome: Finished) -> Row | None:
-    return None if outcome.logits is None else outcome.logits.copy()
+    return None if outcome.logits is None else np.array(widened(outcome.logits))

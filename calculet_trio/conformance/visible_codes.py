@@ -87,7 +87,7 @@ class _Nonsense(_Raising):
         outcome = self._inner.wait(engine, ticket, timeout_s)
         if isinstance(outcome, Unknown) or outcome.logits is None:
             return outcome
-        return attrs.evolve(outcome, logits=np.full_like(outcome.logits, np.nan))
+        return attrs.evolve(outcome, logits=np.full(outcome.logits.shape, np.nan, np.float32), candidates=None)
 
 
 class _Saying(_Raising):

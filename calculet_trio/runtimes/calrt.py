@@ -351,7 +351,7 @@ class CalrtRuntime:
         device_s, h2d_s, d2h_s = board.times_s
         if code == Code.OUTPUT_ERROR:
             return Finished(None, failed=FaultReason.OUTPUT_ERROR, device_s=device_s, ticket=ticket)
-        logits, anomaly = board.logits(running.job), board.anomaly()
+        logits, anomaly = board.logits(), board.anomaly()
         return Finished(logits, device_s=device_s, h2d_s=h2d_s, d2h_s=d2h_s, ticket=ticket, anomaly=anomaly)
 
 

@@ -1,7 +1,6 @@
 """One engine of a model on the board: its job's structs and its rows of logits, made once and used for every job.
 
-Nothing is allocated for a step, and logits are not copied: fp32 rows are looked at where the binding has them, bf16
-rows are widened, once, into rows that stay.
+Nothing is allocated for a step, and logits are not copied: fp32 and bf16 rows are looked at where the binding has them.
 
 Source: SPEC section 9, 14 (A §7 P1).
 """
@@ -20,7 +19,6 @@ from calculet_trio.ids import SequenceId
 from calculet_trio.runtimes import calrt_abi as abi
 from calculet_trio.runtimes.port import Logits
 
-_F32_BYTES: Final = 4
 _I32_BYTES: Final = 4
 
 
@@ -33,10 +31,9 @@ class CalrtEngine:
         number: the engine's, in the ABI.
         rows: of the largest batch.
         tokens: of the longest prefill.
-        vocab_size: width of a row.
     """
 
-    def __init__(self, calls: Any, model: ctypes.c_void_p, number: int, *, rows: int, tokens: int, vocab_size: int):
+    def __init__(self, calls: Any, model: ctypes.c_void_p, number: int, *, rows: int, tokens: int):
         self._calls = calls
         self._model = model
         self._number = number
@@ -50,9 +47,8 @@ class CalrtEngine:
         self._ticket = c_uint64()
         self._ticket_reference = byref(self._ticket)
         self._counter_gap = 0
-        self._rows = np.zeros((rows, vocab_size), np.float32)
-        self._tokens_address, self._rows_address = self._tokens.ctypes.data, self._rows.ctypes.data
-        self._views: dict[tuple[int, int, int], Logits] = {}
+        self._tokens_address = self._tokens.ctypes.data
+        self._views: dict[tuple[int, int, int, int], Logits] = {}
 
     def prepare(self, job: Job, submodel: int, sequences: dict[SequenceId, int]) -> int:
         """Fill the engine's buffers; the code.
@@ -105,30 +101,21 @@ class CalrtEngine:
             return FaultReason.STATUS_ANOMALY
         return FaultReason.COUNTER_ANOMALY if is_news else None
 
-    def logits(self, job: Job) -> Logits | None:
+    def logits(self) -> Logits | None:
         """Rows of the job's batch, until the next `prepare`; of inactive lanes whatever they were."""
         result = self._result
         if not result.logits:
             return None
-        if not result.is_bfloat16:
-            return self._view(result)
-        for work in job.lanes:
-            self._calls.widen(
-                result.logits + work.index * result.row_stride_bytes,
-                self._rows_address + work.index * self._rows.strides[0],
-                result.vocab_size,
-            )
-        return self._rows[: result.rows]
+        return self._view(result)
 
     def _view(self, result: abi.Result) -> Logits:
         """The binding's own rows; it has few places for them, so that each is looked at anew only once."""
-        key = (result.logits, result.rows, result.row_stride_bytes)
+        key = (result.logits, result.rows, result.row_stride_bytes, result.is_bfloat16)
         view = self._views.get(key)
         if view is None:
-            size_bytes = (result.rows - 1) * result.row_stride_bytes + result.vocab_size * _F32_BYTES
+            kind = np.dtype(np.uint16 if result.is_bfloat16 else np.float32)
+            size_bytes = (result.rows - 1) * result.row_stride_bytes + result.vocab_size * kind.itemsize
             buffer = (ctypes.c_char * size_bytes).from_address(result.logits)
-            view = np.ndarray(
-                (result.rows, result.vocab_size), np.float32, buffer, strides=(result.row_stride_bytes, _F32_BYTES)
-            )
-            self._views[key] = view
+            strides = (result.row_stride_bytes, kind.itemsize)
+            view = self._views[key] = np.ndarray((result.rows, result.vocab_size), kind, buffer, strides=strides)
         return view

@@ -75,7 +75,6 @@ class CalrtModel:
                 ENGINE_NUMBERS[engine],
                 rows=max(profile.compiled_batch for profile in manifest.profiles),
                 tokens=manifest.kv.max_seq,
-                vocab_size=manifest.architecture.vocab_size,
             )
             for engine in engines
         }

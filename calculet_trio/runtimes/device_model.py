@@ -22,6 +22,8 @@ SCHEMA: Final = "calculet-device/v1"
 REFERENCE: Final = Path(__file__).with_name("reference_device.yaml")
 
 
+_CANDIDATES_MAX: Final = 4096
+"""More than any sampler ranks; naming more is no cheaper than the row."""
 _LANES_MAX: Final = 1024
 """Far more than any board; each lane is an object, and each batch a row of logits."""
 
@@ -59,6 +61,7 @@ class DeviceModel:
         lanes: KV lanes.
         context_tokens: tokens that a lane holds.
         vocab_size: width of a row of logits.
+        candidates: how many of a row's largest logits the board names beside it; 0 for none.
         prefill: its curve.
         decode: compiled batch → its curve.
         h2d_s: copying a job's inputs.
@@ -97,6 +100,7 @@ class DeviceModel:
     memory_total_bug: bool
     versions: Mapping[str, str]
     assumed: tuple[str, ...]
+    candidates: int = 0
 
     def shape(self) -> ModelShape:
         """What the scheduler is told."""
@@ -158,6 +162,7 @@ def _build(reader: _Reader) -> DeviceModel:
     fields["engines"] = reader.whole("engines", most=len(EngineId))
     for key in ("context_tokens", "vocab_size", "kv_token_bytes", "parameter_bytes", "memory_bytes"):
         fields[key] = reader.whole(key)
+    fields["candidates"] = reader.whole("candidates", most=_CANDIDATES_MAX) if reader.has("candidates") else 0
     for key in ("h2d_s", "d2h_row_s", "jitter"):
         fields[key] = reader.number(key)
     for key in ("compute_overlaps", "lane_fault_isolation", "memory_total_bug"):
@@ -178,6 +183,9 @@ class _Reader:
         if key not in self._left:
             raise KeyError(f"{key} is missing")
         return self._left.pop(key)
+
+    def has(self, key: str) -> bool:
+        return key in self._left
 
     def mapping(self, key: str) -> Mapping[Any, Any]:
         given = self.take(key)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
@@ -26,13 +27,14 @@ from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.pace import Pace
 from calculet_trio.runtimes.pages import zeros_on_pages
 from calculet_trio.runtimes.port import (
+    CANDIDATES,
     Allocated,
+    Candidates,
     DeviceInfo,
     DeviceStatus,
     Finished,
     GoldenResult,
     KvLayout,
-    Logits,
     MemoryUse,
     ModelDescription,
     NotAllocated,
@@ -42,6 +44,9 @@ from calculet_trio.runtimes.port import (
     Ticket,
     Unknown,
 )
+from calculet_trio.text.ranking import likeliest
+
+Rows = npt.NDArray[np.float32]
 
 CHOSEN_LOGIT: Final = 100.0
 END_TOKEN: Final = 258
@@ -146,7 +151,8 @@ class EmulatedRuntime:
             )
         )
         layout = KvLayout(model.layout.value, model.lanes, model.context_tokens, model.kv_token_bytes)
-        return ModelDescription(model.shape(), layout, tensors, frozenset({"remove_tail", "incremental_prefill"}))
+        capabilities = {"remove_tail", "incremental_prefill", *([CANDIDATES] if model.candidates else [])}
+        return ModelDescription(model.shape(), layout, tensors, frozenset(capabilities))
 
     def warm_up(self, generation: GenerationId) -> None:
         pass
@@ -228,12 +234,13 @@ class EmulatedRuntime:
             if self._running.get(engine) != running:
                 return Unknown(FaultReason.RUNTIME_ERROR)
             logits = self._run(engine, job)
+            named = self._name_candidates(logits, job) if self.model.candidates else None
         self._pace.pass_until(end_s)
         with self._lock:
             if self._running.pop(engine, None) != running:  # the configuration was reset in the middle
                 return Unknown(FaultReason.RUNTIME_ERROR)
             self._ledger.settle(job, committed=True)
-        return Finished(logits, device_s=end_s - begin_s, ticket=ticket)
+        return Finished(logits, device_s=end_s - begin_s, ticket=ticket, candidates=named)
 
     def memory(self) -> MemoryUse:
         model = self.model
@@ -263,7 +270,7 @@ class EmulatedRuntime:
         self._compute_free_s = begin_s + compute_s
         return self._compute_free_s + model.d2h_row_s * (len(job.lanes) if job.samples else 0)
 
-    def _run(self, engine: EngineId, job: Job) -> Logits:
+    def _run(self, engine: EngineId, job: Job) -> Rows:
         if isinstance(job, DecodeJob):
             self._disturb_inactive(job)
         logits, hot = self._logits[engine], self._hot[engine]
@@ -276,6 +283,12 @@ class EmulatedRuntime:
             hot[row] = next_token(history[-1])
             logits[row, hot[row]] = CHOSEN_LOGIT
         return logits[: job.profile.compiled_batch if isinstance(job, DecodeJob) else 1]
+
+    def _name_candidates(self, logits: Rows, job: Job) -> Candidates:
+        ids = np.zeros((len(logits), min(self.model.candidates, self.model.vocab_size)), np.int32)
+        for work in job.lanes:
+            ids[work.index] = likeliest(logits[work.index], ids.shape[1])
+        return Candidates(ids, np.take_along_axis(logits, ids, axis=1))
 
     def _disturb_inactive(self, job: DecodeJob) -> None:
         """Without a mask contract a batch writes a row of KV into every lane that it addresses."""

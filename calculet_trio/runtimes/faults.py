@@ -286,7 +286,7 @@ class FaultyRuntime:
                 return attrs.evolve(outcome, lost_lanes=frozenset({job.lanes[0].lane}))
             case FaultKind.CROSS_TALK if outcome.logits is not None:
                 first, second = job.lanes[0].index, job.lanes[1].index
-                return attrs.evolve(outcome, logits=_swapped(outcome.logits, first, second))
+                return attrs.evolve(outcome, logits=_swapped(outcome.logits, first, second), candidates=None)
         return outcome
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 import attrs
 import numpy as np
@@ -27,12 +27,17 @@ from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
+from calculet_trio.text.rows import CandidateRow
 
 Ticket = NewType("Ticket", int)
 """A submitted job, as the runtime calls it."""
 
-Logits = npt.NDArray[np.float32]
-"""``f32[batch, vocab]``, rows by batch index; a view into a buffer the runtime owns and will reuse."""
+Logits = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+"""``[batch, vocab]``, rows by batch index: float32, or the bits of bfloat16; a view into a buffer the runtime owns and
+will reuse. `calculet_trio.text.rows.widened` makes float32 of either."""
+
+CANDIDATES: Final = "candidates"
+"""The capability of naming each row's largest logits."""
 
 
 # ---- what a runtime is ------------------------------------------------------------------------
@@ -150,6 +155,23 @@ class NotSubmitted:
     reason: FaultReason
 
 
+@attrs.frozen(eq=False)
+class Candidates:
+    """The k largest logits of each row, rows by batch index, in any order within a row.
+
+    Args:
+        ids: i32[batch, k].
+        values: f32[batch, k].
+    """
+
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
+    def row(self, index: int) -> CandidateRow:
+        """Those of one row."""
+        return CandidateRow(self.ids[index], self.values[index])
+
+
 @attrs.frozen
 class Finished:
     """The device answered.
@@ -164,6 +186,8 @@ class Finished:
         lost_lanes: lanes whose KV is unknown while the others' is whole; only where the package declares
             ``lane_fault_isolation`` does that help the others.
         ticket: the job that this answers; None where the runtime cannot tell. Another's makes the job's fate unknown.
+        candidates: the same rows' largest logits, of a runtime with the capability `CANDIDATES`; the rows themselves
+            are then read only where these do not tell. As long valid.
         anomaly: what about the engine did not agree with a whole output (its status word, its counters), or None.
     """
 
@@ -175,6 +199,7 @@ class Finished:
     lost_lanes: frozenset[LaneId] = frozenset()
     ticket: Ticket | None = None
     anomaly: FaultReason | None = None
+    candidates: Candidates | None = None
 
 
 @attrs.frozen

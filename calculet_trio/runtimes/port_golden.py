@@ -23,7 +23,9 @@ from calculet_trio.packages import golden
 from calculet_trio.packages.golden import Deviation, GoldenSequence
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.manifest_parts import Golden
-from calculet_trio.runtimes.port import Allocated, Finished, GoldenResult, Logits, Runtime, Submitted
+from calculet_trio.runtimes.port import Allocated, Finished, GoldenResult, Runtime, Submitted
+from calculet_trio.text.ranking import Row
+from calculet_trio.text.rows import widened
 
 JOB_S: Final = 600.0
 """A prefill of the longest prompt recorded takes seconds at most; a device that takes longer is stuck."""
@@ -76,14 +78,14 @@ class GoldenRun:
             for seat in taken:
                 self._runtime.release(self._generation, seat.lane, seat.sequence)
 
-    def prefill(self, seat: _Seat, tokens: Sequence[int]) -> Logits:
+    def prefill(self, seat: _Seat, tokens: Sequence[int]) -> Row:
         """Append tokens; the row of the last one."""
         work = LaneWork(NOBODY, seat.sequence, seat.lane, 0, tuple(tokens), seat.length)
         rows = self._rows(PrefillJob(JobId(next(self._jobs)), self._generation, self._shape.prefill, work))
         seat.length += len(tokens)
         return rows
 
-    def decode(self, profile: BatchProfile, tokens: Sequence[tuple[_Seat, int]]) -> Logits:
+    def decode(self, profile: BatchProfile, tokens: Sequence[tuple[_Seat, int]]) -> Row:
         """One batch in the window at lane 0; rows by lane."""
         works = tuple(LaneWork(NOBODY, s.sequence, s.lane, s.lane, (token,), s.length) for s, token in tokens)
         rows = self._rows(DecodeJob(JobId(next(self._jobs)), self._generation, profile, LaneId(0), works))
@@ -91,7 +93,7 @@ class GoldenRun:
             seat.length += 1
         return rows
 
-    def _rows(self, job: Job) -> Logits:
+    def _rows(self, job: Job) -> Row:
         submitted = self._runtime.submit(self._engine, job)
         if not isinstance(submitted, Submitted):
             raise PackageError(f"the device did not take a {job.phase}: {submitted.reason.value}")
@@ -99,7 +101,7 @@ class GoldenRun:
         if not isinstance(outcome, Finished) or outcome.logits is None:
             reason = outcome.failed if isinstance(outcome, Finished) else outcome.reason
             raise PackageError(f"a {job.phase} came to nothing: {reason.value if reason else 'it has no logits'}")
-        return outcome.logits
+        return widened(outcome.logits)
 
 
 def warm_up(run: GoldenRun) -> None:

@@ -54,7 +54,8 @@ class SamplerPool:
         if reply is None or finished.logits is None:
             return LaneResult(work.lane, work.request, None, failed=FaultReason.RUNTIME_ERROR)
         try:
-            step = reply.accept(finished.logits[work.index])
+            named = finished.candidates
+            step = reply.accept(finished.logits[work.index], None if named is None else named.row(work.index))
         except Exception:  # noqa: BLE001 - a defect met by one request must not end the others in its batch
             _log.exception("sampling_failed", request=work.request, lane=work.lane)
             return LaneResult(work.lane, work.request, None, failed=FaultReason.RUNTIME_ERROR)

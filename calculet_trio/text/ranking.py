@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +25,34 @@ def likeliest(row: Row, count: int) -> Ids:
     """The ids of the ``count`` largest logits, largest first; of equals the lower id first.
 
     Args:
-        row: f32[vocab], free of NaN; not modified.
+        row: f32[vocab]; NaN counts as -inf; not modified.
         count: at least 1; more than the vocabulary means all of it.
+    """
+    if count == 1:
+        largest = row.argmax()  # the first NaN, if there is any
+        return np.array([largest if not np.isnan(row[largest]) else without_nan(row).argmax()])
+    ids, floor = at_least(row, count)
+    if np.isnan(floor):
+        return likeliest(without_nan(row), count)
+    order = np.argsort(-row[ids], kind="stable")
+    return ids[order[:count]]
+
+
+def at_least(row: npt.NDArray[Any], count: int) -> tuple[Ids, Any]:
+    """At least ``count`` ids, in their order, among them those of the ``count`` largest, and a floor of all of them.
+
+    Args:
+        row: numbers of any kind; a NaN among floats is told by a NaN as the floor.
+        count: at least 1; more than there are means all of them.
     """
     groups = row.size // _GROUP
     if count * 4 <= groups:
-        candidates = _reaching_groups(row, count, groups)
-    elif count < row.size:
-        candidates = np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count])
-    else:
-        candidates = np.arange(row.size)
-    order = np.argsort(-row[candidates], kind="stable")
-    return candidates[order[:count]]
+        return _reaching_groups(row, count, groups)
+    peak = row.max()
+    if peak != peak:  # a NaN
+        return np.arange(0), peak
+    floor = np.partition(row, row.size - count)[row.size - count] if count < row.size else row.min()
+    return np.flatnonzero(row >= floor), floor
 
 
 def reaching(row: Row, edge: np.float32, count: int) -> Ids:
@@ -52,16 +68,19 @@ def reaching(row: Row, edge: np.float32, count: int) -> Ids:
     return ids
 
 
-def _reaching_groups(row: Row, count: int, groups: int) -> Ids:
-    """At least ``count`` ids, in their order, among them those of the ``count`` largest logits.
+def _reaching_groups(row: npt.NDArray[Any], count: int, groups: int) -> tuple[Ids, Any]:
+    """The count-th largest of the groups' maxima is a floor that ``count`` logits reach, and not many more.
 
-    The count-th largest of the groups' maxima is a floor that ``count`` logits reach, and not many more; only groups
-    whose maximum reaches it are looked at again.
+    Only groups whose maximum reaches it are looked at again.
     """
     grid = row[: groups * _GROUP].reshape(_GROUP, groups)  # columns are groups
+    rest = row[groups * _GROUP :]
     maxima = grid.max(axis=0)
+    peak = np.maximum(maxima.max(), rest.max(initial=maxima[0]))
+    if peak != peak:  # a NaN
+        return np.arange(0), peak
     floor = np.partition(maxima, groups - count)[groups - count]
     columns = np.flatnonzero(maxima >= floor)
     members, within = np.nonzero(grid.take(columns, axis=1) >= floor)
-    rest = np.flatnonzero(row[groups * _GROUP :] >= floor) + groups * _GROUP
-    return np.concatenate((members * groups + columns[within], rest))
+    beyond = np.flatnonzero(rest >= floor) + groups * _GROUP
+    return np.concatenate((members * groups + columns[within], beyond)), floor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 import numpy as np
@@ -16,6 +17,7 @@ from calculet_trio.text.detokenizer import Detokenizer
 from calculet_trio.text.logprobs import token_logprob
 from calculet_trio.text.params import Output, ReplyParams, TokenLogprob
 from calculet_trio.text.ranking import Row
+from calculet_trio.text.rows import BFloat16Row, CandidateRow, head_of_bfloat16, head_of_candidates, widened
 from calculet_trio.text.sampling import Sampler
 from calculet_trio.text.stops import StopMatcher
 from calculet_trio.text.tokenizer import Tokenizer
@@ -73,15 +75,18 @@ class ReplyStream:
         self._released_bytes = 0  # of those, what cannot belong to a stop
         self._ended = False
 
-    def accept(self, row: Row) -> Step:
+    def accept(self, row: Row | BFloat16Row, candidates: CandidateRow | None = None) -> Step:
         """Sample the next token and say what it adds.
 
         Args:
-            row: f32[vocab or more], a view into the engine's buffer; read before this returns, not modified.
+            row: [vocab or more], a view into the engine's buffer; read before this returns, not modified.
+            candidates: its largest logits, where the device has named them; they change nothing but the effort.
         """
         assert not self._ended, "the reply has ended"
         row = row[: self._tokenizer.vocab_size]
-        token = self._sampler.choose(row)
+        if self._params.top_logprobs is not None:
+            row = widened(row)  # once, for both
+        token = self._choose(row, candidates)
         if token is None:
             self._ended = True
             return Step(None, stopped=False, output=Output(""), failed=True)
@@ -90,12 +95,22 @@ class ReplyStream:
         piece = self._tokenizer.token_bytes(token)
         if not hidden:
             if piece and self._params.top_logprobs is not None:
-                entry = token_logprob(row, token, top=self._params.top_logprobs, tokenizer=self._tokenizer)
+                entry = token_logprob(widened(row), token, top=self._params.top_logprobs, tokenizer=self._tokenizer)
                 self._entries.append((self._sampled_bytes, entry))
             self._sampled_bytes += len(piece)
         released = self._stops.feed(piece, hidden=hidden)
         stopped = self._stops.matched or (ends and not self._params.ignore_eos)
         return Step(token, stopped, self._end(released) if stopped else self._show(released))
+
+    def _choose(self, row: Row | BFloat16Row, candidates: CandidateRow | None) -> int | None:
+        """From as little of the row as tells."""
+        count = self._sampler.head_tokens
+        head = None
+        if count is not None and candidates is not None:
+            head = head_of_candidates(candidates, count, vocab_size=row.size)
+        if count is not None and head is None and row.dtype == np.uint16:
+            head = head_of_bfloat16(cast("BFloat16Row", row), count)
+        return self._sampler.choose(widened(row)) if head is None else self._sampler.choose_of(head)
 
     def finish(self) -> Output | None:
         """What was held back, for a reply that ends without a stop (length, deadline); None if nothing was."""

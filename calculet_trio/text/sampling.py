@@ -19,6 +19,7 @@ import numpy.typing as npt
 from calculet_trio.errors import InvalidRequest
 from calculet_trio.text.params import SamplingParams
 from calculet_trio.text.ranking import Ids, Row, likeliest, reaching, without_nan
+from calculet_trio.text.rows import Head
 
 GREEDY_BELOW_TEMPERATURE: Final = 1e-5
 """Taken for 0: nobody means the difference, and quotients would leave the range of float32."""
@@ -50,6 +51,14 @@ class Sampler:
         self._bias = _Bias(params.logit_bias, vocab_size=vocab_size) if params.logit_bias else None
         penalized = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         self._penalties = _Penalties(params, prompt) if penalized else None
+        self._is_greedy = params.temperature < GREEDY_BELOW_TEMPERATURE
+        top_k = params.top_k if 0 < params.top_k < vocab_size else None
+        self._ranked_tokens = 1 if self._is_greedy else top_k
+
+    @property
+    def head_tokens(self) -> int | None:
+        """How many of a row's likeliest tokens its choice depends on; None where the whole row matters."""
+        return self._ranked_tokens if self._bias is None and self._penalties is None else None
 
     def choose(self, row: Row) -> int | None:
         """The next token, or None if no logit of the row is a finite maximum (a fault of the device).
@@ -59,15 +68,49 @@ class Sampler:
         Args:
             row: f32[vocab]; not modified.
         """
-        adjusted = without_nan(self._adjust(row))
-        token = int(adjusted.argmax())
-        if not np.isfinite(adjusted[token]):
-            return None
-        if self._params.temperature >= GREEDY_BELOW_TEMPERATURE:
-            token = self._draw(adjusted, peak=adjusted[token])
-        if self._penalties is not None:
+        adjusted = self._adjust(row)
+        if self._ranked_tokens is None:
+            token = self._choose_of_all(without_nan(adjusted))
+        else:
+            ids = likeliest(adjusted, self._ranked_tokens)
+            token = self.choose_of(Head(ids, without_nan(adjusted[ids])))
+        if self._penalties is not None and token is not None:
             self._penalties.count(token)
         return token
+
+    def choose_of(self, head: Head) -> int | None:
+        """The token that `choose` would choose from the row whose ``head_tokens`` likeliest these are."""
+        ids, peak = head.ids, head.values[0]
+        if not np.isfinite(peak):
+            return None
+        if self._is_greedy:
+            return int(ids[0])
+        chance = self._generator.random()
+        weights = self._weights(head.values.astype(np.float64), peak)
+        if self._params.top_p < 1:
+            kept = _nucleus(weights, self._params.top_p * float(weights.sum()))
+            ids, weights = ids[:kept], weights[:kept]
+        return self._pick_of(ids, weights, chance)
+
+    def _choose_of_all(self, row: Row) -> int | None:
+        peak = row.max()
+        if not np.isfinite(peak):
+            return None
+        chance = self._generator.random()
+        params = self._params
+        if params.top_p < 1:
+            ids, weights = self._nucleus_of_all(row, peak)
+        else:
+            everything = self._weights(row, peak)
+            if params.min_p == 0:
+                return _pick_of_many(everything, chance)
+            ids = np.flatnonzero(everything >= params.min_p)
+            weights = everything[ids].astype(np.float64)
+        return self._pick_of(ids, weights, chance)
+
+    def _pick_of(self, ids: Ids, weights: npt.NDArray[np.floating], chance: float) -> int:
+        weights = np.where(weights >= self._params.min_p, weights, 0.0)  # the likeliest token weighs 1
+        return int(ids[_pick(weights, chance)])
 
     def _adjust(self, row: Row) -> Row:
         if self._bias is None and self._penalties is None:
@@ -78,25 +121,6 @@ class Sampler:
         if self._penalties is not None:
             self._penalties.apply(adjusted)
         return adjusted
-
-    def _draw(self, row: Row, *, peak: np.float32) -> int:
-        chance = self._generator.random()
-        params = self._params
-        if 0 < params.top_k < row.size:
-            ids = likeliest(row, params.top_k)
-            weights = self._weights(row[ids].astype(np.float64), peak)
-            kept = _nucleus(weights, params.top_p * float(weights.sum())) if params.top_p < 1 else weights.size
-            ids, weights = ids[:kept], weights[:kept]
-        elif params.top_p < 1:
-            ids, weights = self._nucleus_of_all(row, peak)
-        else:
-            everything = self._weights(row, peak)
-            if params.min_p == 0:
-                return _pick_of_many(everything, chance)
-            ids = np.flatnonzero(everything >= params.min_p)
-            weights = everything[ids].astype(np.float64)
-        weights = np.where(weights >= params.min_p, weights, 0.0)  # the likeliest token weighs 1
-        return int(ids[_pick(weights, chance)])
 
     def _weights(self, logits: npt.NDArray[np.floating], peak: np.float32) -> npt.NDArray[np.floating]:
         """Unnormalized probabilities; the likeliest token's is 1."""

@@ -22,13 +22,14 @@ from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
 from calculet_trio.runtimes.port import (
     Allocated,
     Finished,
-    Logits,
     NotAllocated,
     NotSubmitted,
     Runtime,
     Submitted,
     Unknown,
 )
+from calculet_trio.text.ranking import Row
+from calculet_trio.text.rows import widened
 
 WAIT_S = 60.0
 PROMPT = (5, 7, 11, 13, 17)
@@ -76,15 +77,15 @@ class Subject:
     def wait(self, submitted: Submitted) -> Finished | Unknown:
         return self.runtime.wait(self.engine, submitted.ticket, WAIT_S)
 
-    def run(self, job: Job) -> Logits:
-        """The logits of a job that must succeed, copied."""
+    def run(self, job: Job) -> Row:
+        """The logits of a job that must succeed, copied, as float32."""
         submitted = self.submit(job)
         assert isinstance(submitted, Submitted), submitted
         outcome = self.wait(submitted)
         assert isinstance(outcome, Finished)
         assert outcome.failed is None
         assert outcome.logits is not None
-        return outcome.logits.copy()
+        return np.array(widened(outcome.logits))
 
     def must_refuse(self, job: Job) -> FaultReason:
         answer = self.submit(job)

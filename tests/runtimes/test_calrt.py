@@ -110,6 +110,7 @@ def test_logits_are_looked_at_where_they_are(configured: Callable[..., Subject])
         outcome = subject.wait(submitted)
         assert isinstance(outcome, Finished)
         seen.append(outcome.logits)
+    assert seen[0].dtype == np.uint16, "bfloat16, as the board gives it"
     assert np.shares_memory(seen[0], seen[1])
     assert np.shares_memory(seen[0], seen[2])
 

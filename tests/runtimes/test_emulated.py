@@ -13,7 +13,7 @@ from calculet_trio.runtimes.device_model import DeviceModel, PrefillCurve, StepC
 from calculet_trio.runtimes.emulated import END_TOKEN, EmulatedRuntime, continuation, extend, next_token
 from calculet_trio.runtimes.faults import FaultyRuntime, Plan
 from calculet_trio.runtimes.pace import VirtualPace
-from calculet_trio.runtimes.port import Finished, NotSubmitted, Submitted, Unknown
+from calculet_trio.runtimes.port import CANDIDATES, Finished, NotSubmitted, Submitted, Unknown
 from tests.runtimes.contract import PROMPT, RuntimeContract, Subject, work
 
 GENERATION = GenerationId(1)
@@ -54,6 +54,26 @@ class TestContract(RuntimeContract):
     @pytest.fixture
     def subject(self) -> Subject:
         return configured()
+
+
+class TestContractWithCandidates(RuntimeContract):
+    @pytest.fixture
+    def subject(self) -> Subject:
+        return configured(board(candidates=4))
+
+    def test_it_names_each_rows_largest_logits(self, subject: Subject) -> None:
+        assert CANDIDATES in subject.runtime.inspect(GENERATION).capabilities
+        sequence = subject.allocate(0)
+        submitted = subject.submit(subject.prefill_job(0, sequence))
+        assert isinstance(submitted, Submitted)
+        outcome = subject.wait(submitted)
+        assert isinstance(outcome, Finished)
+        assert outcome.logits is not None
+        assert outcome.candidates is not None
+        named = outcome.candidates.row(0)
+        assert named.ids.shape == (4,)
+        assert named.ids[0] == outcome.logits[0].argmax()
+        assert named.values.tolist() == outcome.logits[0][named.ids].tolist()
 
 
 class TestContractBehindFaultsThatNeverHappen(RuntimeContract):
