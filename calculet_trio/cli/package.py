@@ -37,6 +37,13 @@ from calculet_trio.packages.trust import Trust
 TERMINATED: Final = 128 + signal.SIGTERM
 DEFAULTS: Final = BuildOptions()
 
+EARN_OPTION = click.option(
+    "--earn/--no-earn",
+    "earns",
+    default=True,
+    show_default=True,
+    help="Show, once, what the package may do on this machine (batches); else its first start does.",
+)
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -93,9 +100,10 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 @click.argument("source")
 @click.option("--name", help="What the package is called; else it follows from the source.")
 @click.option("--force", is_flag=True, help="Replace a package of that name.")
+@EARN_OPTION
 @_build_options
 @JSON_OPTION
-def pull(source: str, name: str | None, force: bool, as_json: bool, options: BuildOptions) -> None:
+def pull(source: str, name: str | None, force: bool, earns: bool, as_json: bool, options: BuildOptions) -> None:
     """Fetch SOURCE, build a package of it and put it into the store.
 
     \b
@@ -119,7 +127,14 @@ def pull(source: str, name: str | None, force: bool, as_json: bool, options: Bui
         if made:
             store.histories.require_no_step_back(name, options.package_version)  # before minutes of building
             with store.staging() as scratch:
-                make_package(gguf, scratch / name, name=name, options=options, report=display.report)
+                make_package(
+                    gguf,
+                    scratch / name,
+                    name=name,
+                    options=options,
+                    report=display.report,
+                    earn_under=configuration if earns else None,
+                )
                 store.install(scratch / name, replace=force or same)
     _announce(name, store.root / name, made=made, as_json=as_json)
 
@@ -155,6 +170,7 @@ def _announce(name: str, directory: Path, *, made: bool, as_json: bool) -> None:
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The package's directory; it must not exist."
 )
 @click.option("--name", help="What the package is called; else it follows from the file's name.")
+@EARN_OPTION
 @_build_options
 @calbin_options
 @JSON_OPTION
@@ -162,6 +178,7 @@ def build(
     sources: tuple[Path, ...],
     output: Path,
     name: str | None,
+    earns: bool,
     as_json: bool,
     options: BuildOptions,
     calbin: CalbinOptions,
@@ -187,9 +204,10 @@ def build(
         raise click.UsageError("name one SOURCE, or --calbin with its shards, or --emulated-calbin")
     model = ModelSource.parse(str(sources[0].expanduser().absolute()))
     name = require_name(name) if name else model.name
+    configuration = own_configuration() if earns else None
     with ProgressDisplay() as display:
         gguf = model.fetch(paths.downloads(), display.report)
-        make_package(gguf, output, name=name, options=options, report=display.report)
+        make_package(gguf, output, name=name, options=options, report=display.report, earn_under=configuration)
     _announce(name, output, made=True, as_json=as_json)
 
 

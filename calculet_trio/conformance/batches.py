@@ -14,61 +14,71 @@ from calculet_trio.core.profiles import BatchProfile
 _FOLLOWING_TOKENS = 4
 _LONGEST_TOKENS = 128
 """Of a sequence in `mixed_lengths`: beyond it, time is spent and nothing more is shown."""
+_FULL_ROUNDS = 3
+"""In which all lanes of a batch take part."""
 
 
 def lanes_1_to_b(rig: Rig) -> str:
     """A batch of every size from 1 to B gives each lane what it says alone, wherever its window lies."""
+    largest = rig.batches[-1].compiled_batch
+    prompts, tokens = [rig.tokens(100 + lane, 4) for lane in range(largest)], rig.tokens(99, largest + _FULL_ROUNDS - 1)
+    alone = [
+        rig.alone(prompt, tokens[lane:]) for lane, prompt in enumerate(prompts)
+    ]  # of smaller batches, the beginning
+    _tell_apart(rig, alone)
     worst = 0.0
     for profile in rig.batches:
         for first in sorted({0, rig.shape.lanes - profile.compiled_batch}):
-            worst = max(worst, _fill(rig, profile, first))
+            worst = max(worst, _fill(rig, profile, first, prompts, tokens, alone))
     sizes = ", ".join(str(profile.compiled_batch) for profile in rig.batches)
     return f"B = {sizes}; rows differ from those alone by at most {worst:.4g}"
 
 
 def inactive_lane_writes_no_kv(rig: Rig) -> str:
     """Batches beside an idle lane change nothing in it, whether it holds a sequence or none."""
-    prompt, following, beside = rig.tokens(10, 7), rig.tokens(11, 4), rig.tokens(12, 3)
+    # The batch stays shorter than the idle sequence, so that whatever it wrote there by its own positions would show.
+    prompt, following, beside = rig.tokens(10, 24), rig.tokens(11, 3), rig.tokens(12, 3)
     alone = rig.alone(prompt, following)
     for profile in rig.batches:
         batch = profile.compiled_batch
+        seats = {lane: _prefilled(rig, lane, beside) for lane in range(batch)}
         for idle_lane in sorted({0, batch // 2, batch - 1}):
-            others = [rig.take(lane) for lane in range(batch) if lane != idle_lane]
-            for seat in others:
-                rig.prefill(seat, beside)
-            _decode_all(rig, profile, others, beside)
+            rig.give_back(seats.pop(idle_lane))
+            others = list(seats.values())
+            rig.decode(profile, dict.fromkeys(others, beside[0]))
             idle = rig.take(idle_lane)
             rows = [rig.prefill(idle, prompt)]
             for token in following:
-                _decode_all(rig, profile, others, beside)
+                rig.decode(profile, dict.fromkeys(others, token))
                 rows.append(rig.step(idle, token))
             rig.same(alone, rows, f"idle in lane {idle_lane} of B={batch}")
-            rig.clear()
+            rig.give_back(idle)
+            seats[idle_lane] = _prefilled(rig, idle_lane, beside)
+        rig.clear()
     return "idle and empty lanes say afterwards what they say alone, bit for bit"
-
-
-def _decode_all(rig: Rig, profile: BatchProfile, seats: list[Seat], tokens: tuple[int, ...]) -> None:
-    """Some batches in which every lane of the window but one takes part."""
-    for token in tokens:
-        rig.decode(profile, dict.fromkeys(seats, token))
 
 
 def mixed_lengths(rig: Rig) -> str:
     """Sequences of very different lengths share a batch and say what each says alone."""
     worst, longest = 0.0, min(rig.max_seq, _LONGEST_TOKENS) - _FOLLOWING_TOKENS
+    largest = rig.batches[-1].compiled_batch
+    lengths = [round(longest ** (place / (largest - 1))) for place in range(largest)]  # short ones in plenty, one long
+    prompts = [rig.tokens(200 + place, length) for place, length in enumerate(lengths)]
+    following = rig.tokens(13, _FOLLOWING_TOKENS)
+    alone = [rig.alone(prompt, following) for prompt in prompts]
+    _tell_apart(rig, alone)
     for profile in rig.batches:
         batch = profile.compiled_batch
-        prompts = [rig.tokens(200 + lane, 1 + lane * (longest - 1) // (batch - 1)) for lane in range(batch)]
-        following = rig.tokens(13, _FOLLOWING_TOKENS)
-        alone = [rig.alone(prompt, following) for prompt in prompts]
-        for one, other in pairwise(alone):
-            rig.tell_apart(one, other, "two lanes")
+        places = [
+            lane * (largest - 1) // (batch - 1) for lane in range(batch)
+        ]  # the shortest, the longest, and between
         seats = [rig.take(lane) for lane in range(batch)]
-        rows = {seat: [rig.prefill(seat, prompt)] for seat, prompt in zip(seats, prompts, strict=True)}
+        rows = {seat: [rig.prefill(seat, prompts[place])] for seat, place in zip(seats, places, strict=True)}
         for token in following:
             for seat, row in rig.decode(profile, dict.fromkeys(seats, token)).items():
                 rows[seat].append(row)
-        worst = max(rig.agree(alone[lane], rows[seat], f"B={batch}") for lane, seat in enumerate(seats))
+        for seat, place in zip(seats, places, strict=True):
+            worst = max(worst, rig.agree(alone[place], rows[seat], f"B={batch}"))
         rig.clear()
     return f"1 to {longest} tokens; rows differ from those alone by at most {worst:.4g}"
 
@@ -101,22 +111,36 @@ def cancel_running(rig: Rig) -> str:
     return f"{len(seats) - 1} others went on; rows differ from those alone by at most {worst:.4g}"
 
 
-def _fill(rig: Rig, profile: BatchProfile, first: int) -> float:
-    """Lane i takes part from the round on in which i + 1 lanes do; then all of them go on for a while."""
-    batch = profile.compiled_batch
-    rounds = [*range(1, batch + 1), batch, batch]
-    prompts, tokens = [rig.tokens(100 + lane, 4) for lane in range(batch)], rig.tokens(99, len(rounds))
-    alone = [rig.alone(prompt, tokens[lane:]) for lane, prompt in enumerate(prompts)]
+def _tell_apart(rig: Rig, alone: list[list[Row]]) -> None:
     for one, other in pairwise(alone):
         rig.tell_apart(one, other, "two lanes")
+
+
+def _prefilled(rig: Rig, lane: int, prompt: tuple[int, ...]) -> Seat:
+    seat = rig.take(lane)
+    rig.prefill(seat, prompt)
+    return seat
+
+
+def _fill(
+    rig: Rig,
+    profile: BatchProfile,
+    first: int,
+    prompts: list[tuple[int, ...]],
+    tokens: tuple[int, ...],
+    alone: list[list[Row]],
+) -> float:
+    """Lane i takes part from the round on in which i + 1 lanes do; then all of them go on for a while."""
+    batch = profile.compiled_batch
+    rounds = [*range(1, batch), *[batch] * _FULL_ROUNDS]
     seats = [rig.take(first + lane) for lane in range(batch)]
     rows: dict[Seat, list[Row]] = {
-        seat: [rig.prefill(seat, prompt)] for seat, prompt in zip(seats, prompts, strict=True)
+        seat: [rig.prefill(seat, prompt)] for seat, prompt in zip(seats, prompts, strict=False)
     }
-    for active, token in zip(rounds, tokens, strict=True):
+    for active, token in zip(rounds, tokens, strict=False):
         for seat, row in rig.decode(profile, dict.fromkeys(seats[:active], token), first=first).items():
             rows[seat].append(row)
     what = f"B={batch} from lane {first}"
-    worst = max(rig.agree(alone[lane], rows[seat], what) for lane, seat in enumerate(seats))
+    worst = max(rig.agree(alone[lane][: len(rows[seat])], rows[seat], what) for lane, seat in enumerate(seats))
     rig.clear()
     return worst

@@ -34,7 +34,7 @@ RUN_S = 120
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+    for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     before = signal.getsignal(signal.SIGTERM)
     yield tmp_path
@@ -125,7 +125,13 @@ def built_with(monkeypatch: pytest.MonkeyPatch) -> list[BuildOptions]:
     asked: list[BuildOptions] = []
 
     def make(
-        gguf: Path, destination: Path, *, name: str, options: BuildOptions, report: Callable[[Progress], None]
+        gguf: Path,
+        destination: Path,
+        *,
+        name: str,
+        options: BuildOptions,
+        report: Callable[[Progress], None],
+        earn_under: object,
     ) -> None:
         report(Progress("weights", 1, 2))
         asked.append(options)
