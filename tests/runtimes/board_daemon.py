@@ -49,7 +49,7 @@ class BoardDaemon:
     Args:
         directory: for its files.
         library: the binding, linked with the emulator.
-        package: what it serves.
+        package: what it serves; or its alias, where the arguments name a configuration.
         faults: for ``CALRT_EMULATOR_FAULTS``.
         arguments: further options of ``serve``.
         evidence: records of an earlier start: nothing is then tried before it serves.
@@ -59,7 +59,7 @@ class BoardDaemon:
         self,
         directory: Path,
         library: Path,
-        package: Path,
+        package: Path | str,
         *,
         faults: str = "",
         arguments: Sequence[str] = (),
@@ -145,7 +145,7 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def serving(directory: Path, library: Path, package: Path, **options: object) -> Iterator[BoardDaemon]:
+def serving(directory: Path, library: Path, package: Path | str, **options: object) -> Iterator[BoardDaemon]:
     """See `BoardDaemon`; nothing of it is left afterwards."""
     daemon = BoardDaemon(directory, library, package, **options)
     try:
