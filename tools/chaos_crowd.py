@@ -146,6 +146,8 @@ class Crowd:
                     break
                 await trio.sleep(0.005)
             self._serving = trio.Event()
+            if life.is_leaving and not life.is_lost:
+                raise KeyboardInterrupt  # a signal that was not ours is meant for all of this
             if not life.is_leaving:
                 os.kill(os.getpid(), signal.SIGTERM)
                 await life.house._begun_stopping.wait()

@@ -13,6 +13,7 @@ import trio
 
 from calculet_trio.cli.wiring import wire
 from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.core.lanes import LaneState
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.faults import FaultPlan, FaultyRuntime
 from calculet_trio.runtimes.pace import RealPace
@@ -70,13 +71,13 @@ class Life:
         return self.house.is_lost
 
     def leftovers(self) -> str:
-        """What is still held, for people; empty if nothing is."""
+        """What is still held, for people; empty if nothing is. A lost lane is the next reset's to give back."""
         now = self.house._loop.snapshot()
         held = {
             "requests waiting": now.waiting_requests,
             "requests running": now.running_requests,
             "jobs in flight": now.jobs_in_flight,
-            "lanes in use": 0 if self.is_lost else now.lanes_in_use,
+            "lanes in use": now.lanes_in_use - now.lanes_by_state[LaneState.UNKNOWN],
             "streams": len(self.house._dispatcher),
             "text sides": len(self.house._samplers),
         }

@@ -21,7 +21,7 @@ COMMAND_S: Final = 120
 LANES: Final = 8
 SCHEDULER: Final[dict[str, Any]] = {
     "schema": "calculet-scheduler/v1",
-    "admission": {"max_inflight_jobs": 2, "max_waiting_requests": 256, "deadline_default_ms": 60_000},
+    "admission": {"max_inflight_jobs": 2, "max_waiting_requests": 256},
     "executor": {"max_inflight": 2},
     "recovery": {"max_resets_per_10min": 100, "replay": True, "restart_on_unknown_dma": False},
 }
@@ -65,11 +65,24 @@ class Place:
             raise RuntimeError(f"{' '.join(map(str, arguments))}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def configure(self, package: str) -> None:
-        """Write the configuration for a package of the store."""
-        (self.directory / "scheduler.yaml").write_text(yaml.safe_dump(SCHEDULER))
+    def configure(
+        self, package: str, *, batches: list[int] | None = None, deadline_s: int = 60, job_s: int = 3
+    ) -> None:
+        """Write the configuration for a package of the store.
+
+        Args:
+            package: its name.
+            batches: the decode batches that may be used; None for all.
+            deadline_s: of every request.
+            job_s: the bound of a device job.
+        """
+        admission = {**SCHEDULER["admission"], "deadline_default_ms": deadline_s * 1000}
+        batch = {} if batches is None else {"batch": {"profiles": batches}}
+        scheduler = {**SCHEDULER, "admission": admission, **batch}
+        (self.directory / "scheduler.yaml").write_text(yaml.safe_dump(scheduler))
         settings = {
             **SERVICE,
+            "timeouts": {**SERVICE["timeouts"], "job_s": job_s},
             "listen": {"port": self.port},
             "admin_socket": str(self.admin_socket),
             "state": str(self.state),

@@ -40,6 +40,11 @@ class Streams:
     def texts(self) -> list[str]:
         return [answer.text for answer in self.answers]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every reply came to its own end."""
+        return all(answer.is_whole and answer.code is None for answer in self.answers)
+
 
 async def eight_streams(place: Place, *, disturbed: bool) -> Streams:
     """All at once, greedy."""
