@@ -30,6 +30,7 @@ async def test_a_fault_that_leads_to_a_reset_is_on_disk_with_what_it_put_in_quar
             await ask(house.service, "bad")
         await until(lambda: read_memory(path).resets and read_memory(path).resets[0].succeeded)
         await until(lambda: read_memory(path).faults)
+        await until(lambda: house.service.health().status == "ok")
         assert (await ask(house.service, "good"))[0] == "x"
         [fault] = read_memory(path).faults
     assert (fault.reason, fault.engine, fault.next_step) == (FaultReason.RUNTIME_ERROR, EngineId.PING, "reset")
