@@ -34,6 +34,8 @@ JSON_TYPE: Final = re.compile(r"application/(?:json|[a-z0-9!#$&^_.+-]+\+json)", 
 UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000
 DEADLINE_HEADER: Final = "x-request-deadline-ms"
+_LOADING_S: Final = 2.0
+"""When to ask again for a model that is being loaded: a small one takes so long."""
 
 DECODED_AT_ONCE_BYTES: Final = 64 * 2**10
 """Larger bodies are decoded in a thread: a hop costs less than they do."""
@@ -139,7 +141,7 @@ def model_named(service: Service, name: object, *, given: bool) -> ServedModel:
 
     Raises:
         calculet_trio.errors.ModelNotFound: no such alias.
-        calculet_trio.errors.ServiceUnavailable: nothing is served now.
+        calculet_trio.errors.ServiceUnavailable: nothing is served now, or this one is being loaded.
         calculet_trio.errors.InvalidRequest: no string, or missing where several are served.
     """
     if given and not isinstance(name, str):
@@ -150,6 +152,8 @@ def model_named(service: Service, name: object, *, given: bool) -> ServedModel:
             return model
     refuse_unless_ok(service)
     if isinstance(name, str):
+        if service.is_coming(name):
+            raise ServiceUnavailable("the model is being loaded", code="loading", retry_after_s=_LOADING_S)
         raise ModelNotFound(name, served=tuple(model.alias for model in models))
     raise InvalidRequest("model must be given where several are served", param="model")
 

@@ -86,7 +86,10 @@ class LlamaRoutes:
     async def props(self) -> Response:
         """What is served, in llama-server's names; no prompts."""
         refuse_unless_ok(self._service)  # as chat is refused, at the same instant
-        model = self._service.models()[0]
+        models = self._service.models()
+        if not models:
+            raise ServiceUnavailable("no model is loaded now", code="loading", retry_after_s=2.0)
+        model = models[0]
         health = self._service.health()
         shown: dict[str, Any] = {
             "default_generation_settings": {"n_ctx": model.context_tokens, "params": _default_params()},

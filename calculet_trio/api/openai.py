@@ -12,12 +12,11 @@ from quart import Blueprint, Response
 
 from calculet_trio.api import sse
 from calculet_trio.api.choices import Choices, Ended, Piece, running
-from calculet_trio.api.envelope import asker, body_object, current, model_named, refuse_unless_ok
+from calculet_trio.api.envelope import asker, body_object, current, model_named
 from calculet_trio.api.json_reply import json_reply
 from calculet_trio.api.schemas import ParsedRequest, parse_chat, parse_completion
 from calculet_trio.api.settings import ApiSettings
 from calculet_trio.api.shapes import CHAT, COMPLETION, Reply, ReplyShape
-from calculet_trio.errors import ModelNotFound
 from calculet_trio.shell.service import ServedModel, Service
 
 Parse = Callable[..., ParsedRequest]
@@ -52,17 +51,12 @@ class OpenAIRoutes:
         return await self._reply(COMPLETION, parse_completion)
 
     async def models(self) -> Response:
-        """``GET /v1/models``: the aliases that are Ready."""
+        """``GET /v1/models``: the aliases that may be asked for."""
         return json_reply({"object": "list", "data": [_model_object(one) for one in self._service.models()]})
 
     async def model(self, name: str) -> Response:
         """``GET /v1/models/{id}``."""
-        models = self._service.models()
-        for one in models:
-            if one.alias == name:
-                return json_reply(_model_object(one))
-        refuse_unless_ok(self._service)
-        raise ModelNotFound(name, served=tuple(one.alias for one in models))
+        return json_reply(_model_object(model_named(self._service, name, given=True)))
 
     async def _reply(self, shape: ReplyShape, parse: Parse) -> Response:
         body = await body_object(self._settings.request)

@@ -17,6 +17,7 @@ from calculet_trio.cli.trusted_store import recorded, store_of, trust_of
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import ConfigurationRefused, PackageError
+from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 from calculet_trio.packages.manifest_parts import CoResidency
@@ -66,12 +67,12 @@ class PackageFinder:
 
     Args:
         configuration: where the store is, and which package each alias began with.
-        policy: what a package's profiles must satisfy.
+        policy_of: what the profiles of an alias's package must satisfy.
     """
 
-    def __init__(self, configuration: Configuration, policy: Policy) -> None:
+    def __init__(self, configuration: Configuration, policy_of: Callable[[str], Policy]) -> None:
         self._configuration = configuration
-        self._policy = policy
+        self._policy_of = policy_of
         self._store = store_of(configuration)
 
     def find(self, alias: str, package: str | None) -> ModelSource:
@@ -90,7 +91,7 @@ class PackageFinder:
             )
         directory = self._store.resolve(package)
         manifest = Manifest.load(directory)
-        check_profiles(self._policy, manifest.shape(), alias=alias)
+        check_profiles(self._policy_of(alias), manifest.shape(), alias=alias)
         return _source(self._configuration, self._store, alias, directory, manifest)
 
     def _last_good(self, alias: str) -> ModelSource:
@@ -121,6 +122,7 @@ def _source(configuration: Configuration, store: Store, alias: str, package: Pat
         alias=alias,
         package=package,
         verify=stored.verify,
+        plan=CapacityPlan.of(manifest),
         fits=stored.require_room,
         served=stored.record_served,
         released=stored.release,

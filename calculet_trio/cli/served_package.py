@@ -5,6 +5,7 @@ Source: SPEC section 8, load steps 1 to 4 and 11 (S §11).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -50,8 +51,12 @@ class ServedPackage:
             self.release()
             raise
 
-    def require_room(self, use: MemoryUse) -> None:
+    def require_room(self, use: MemoryUse, residents: Sequence[CapacityPlan] = ()) -> None:
         """Make sure that the model fits beside what is on the device; a device that cannot say has room for one.
+
+        Args:
+            use: what the device says of its memory.
+            residents: what the models on it planned: they may come to use it all.
 
         Raises:
             calculet_trio.packages.capacity.CapacityRefused: in numbers.
@@ -60,7 +65,9 @@ class ServedPackage:
         if total_bytes is not None:
             manifest = Manifest.load(self._directory)
             plan = CapacityPlan.of(manifest)
-            room = DeviceRoom.beside((), total_bytes=total_bytes, used_bytes=use.used_bytes, chips=len(plan.chips))
+            room = DeviceRoom.beside(
+                residents, total_bytes=total_bytes, used_bytes=use.used_bytes, chips=len(plan.chips)
+            )
             require_room(manifest.name, plan, room)
 
     def record_served(self) -> None:

@@ -6,7 +6,7 @@ Source: ARCHITECTURE.md "Layout".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,12 +18,14 @@ from calculet_trio.api.app import create_app
 from calculet_trio.api.server import serve as serve_http
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
 from calculet_trio.cli.board import board_runtime
+from calculet_trio.cli.emulated_models import emulated_model, emulated_runtime
 from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template
 from calculet_trio.cli.packaged_models import PackageFinder, fitting, packaged
 from calculet_trio.cli.proving import Prover, agreement_of
+from calculet_trio.cli.residency import longest_shape, require_declared, require_strategy
 from calculet_trio.cli.state_files import history_file
 from calculet_trio.cli.timeouts import checked_order, job_timeout
-from calculet_trio.cli.trusted_store import evidence_store, recorded
+from calculet_trio.cli.trusted_store import evidence_store
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.fault_control import NOTHING, EmulatorFaults, FaultControl, PlannedFaults
@@ -43,7 +45,6 @@ from calculet_trio.shell.fault_history import FaultHistory
 from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.model_manager import FindModel
 from calculet_trio.shell.service import Service
-from calculet_trio.text.byte_tokenizer import ByteTokenizer
 
 if TYPE_CHECKING:
     from calculet_trio.runtimes.calrt import CalrtRuntime
@@ -81,13 +82,20 @@ def wire(
             f"it has {', '.join(kind.value for kind in RUNTIMES)}",
             hint="set device.runtime (--runtime) to one of these",
         )
-    _require_one_where_one_fits(configuration)
+    require_strategy(configuration)
     runtime, source = make(configuration, served, policy)
-    order = checked_order(service, source.shape)
-    beside = tuple(packaged(configuration, each, policy) for each in configuration.served[1:])
+    beside = tuple(
+        MODELS[service.device.runtime](configuration, each, configuration.policy(each))
+        for each in configuration.served[1:]
+    )
+    require_declared(service.residency.strategy, (source, *beside))
+    order = checked_order(service, longest_shape((source, *beside)))
+    policies = {
+        each.alias: configuration.policy(one) for one, each in zip(configuration.served, (source, *beside), strict=True)
+    }
     if service.device.runtime in _PROVABLE:
         source, *others = (
-            attrs.evolve(each, prove=_prover(configuration, policy, runtime, each, say).prove)
+            attrs.evolve(each, prove=_prover(configuration, policies[each.alias], runtime, each, say).prove)
             for each in (source, *beside)
         )
         beside = tuple(others)
@@ -97,7 +105,9 @@ def wire(
         runtime=runtime,
         source=source,
         beside=beside,
-        find=_finder(configuration, policy, runtime, say),
+        residency=service.residency.policy,
+        policies=policies,
+        find=_finder(configuration, lambda alias: policies.get(alias, policy), runtime, say),
         policy=policy,
         metrics=metrics,
         serve_admin=admin_server(configuration),
@@ -118,17 +128,6 @@ def wire(
 def _first(configuration: Configuration) -> Served:
     """The model that is loaded first, and whose policy is the device's."""
     return configuration.served[0]
-
-
-def _require_one_where_one_fits(configuration: Configuration) -> None:
-    kind = configuration.service.device.runtime
-    if len(configuration.served) > 1 and kind is not RuntimeKind.HOST:
-        names = [each.model.alias or each.model.package or f"models[{each.index}]" for each in configuration.served]
-        raise ConfigurationRefused(
-            f"{len(names)} models are configured, and what the runtime {kind.value} drives holds one: "
-            f"{', '.join(names)}",
-            hint="choose with --model, one process and one device for each",
-        )
 
 
 def api_settings(service: ServiceSettings, *, drain_s: float) -> ApiSettings:
@@ -233,27 +232,7 @@ def _scripted(configuration: Configuration, served: Served, policy: Policy) -> t
 def _emulated(
     configuration: Configuration, served: Served, policy: Policy, pace: Pace | None = None
 ) -> tuple[Runtime, ModelSource]:
-    from calculet_trio.runtimes.device_model import REFERENCE, load_device
-    from calculet_trio.runtimes.emulated import EmulatedRuntime
-
-    named = configuration.service.device.emulated_board
-    path = REFERENCE if named is None else configuration.path(named)
-    board = load_device(path)
-    own_tokens = ByteTokenizer().vocab_size
-    if board.vocab_size < own_tokens:
-        raise ConfigurationRefused(
-            f"{path}: vocab_size is {board.vocab_size}; allowed: {own_tokens}, the bytes and what ends a reply, or more"
-        )
-    tokenizer = ByteTokenizer([f"[{token}]".encode() for token in range(own_tokens, board.vocab_size)])
-    return EmulatedRuntime(board, pace or RealPace()), ModelSource(
-        alias=fitting(served, policy, board.shape(), package_name="emulated"),
-        package=path,
-        verify=lambda: None,
-        open_text=lambda: ModelText(tokenizer, open_template(PLAIN_TEMPLATE, tokenizer)),
-        shape=board.shape(),
-        meta={"architecture": "emulated", "assumed": list(board.assumed)},
-        evidence=partial(recorded, configuration, path),
-    )
+    return emulated_runtime(configuration, pace or RealPace()), emulated_model(configuration, served, policy)
 
 
 RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], tuple[Runtime, ModelSource]]]] = {
@@ -262,7 +241,14 @@ RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], t
     RuntimeKind.SCRIPTED: _scripted,
     RuntimeKind.CALRT: _calrt,
 }
-"""The runtimes that there are, each with what makes it and its model."""
+"""The runtimes that there are, each with what makes it and its first model."""
+
+MODELS: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], ModelSource]]] = {
+    RuntimeKind.HOST: packaged,
+    RuntimeKind.CALRT: packaged,
+    RuntimeKind.EMULATED: emulated_model,
+}
+"""Runtimes that can serve more than one model, beside one another or in turns, and what makes a further one."""
 
 
 # ---- what has been shown ------------------------------------------------------------------------------
@@ -273,15 +259,15 @@ _FROM_STORE: Final = frozenset({RuntimeKind.HOST, RuntimeKind.CALRT})
 
 
 def _finder(
-    configuration: Configuration, policy: Policy, runtime: Runtime, say: Callable[[str], None]
+    configuration: Configuration, policy_of: Callable[[str], Policy], runtime: Runtime, say: Callable[[str], None]
 ) -> FindModel | None:
     if configuration.service.device.runtime not in _FROM_STORE:
         return None
-    finder = PackageFinder(configuration, policy)
+    finder = PackageFinder(configuration, policy_of)
 
     def find(alias: str, package: str | None) -> ModelSource:
         source = finder.find(alias, package)
-        return attrs.evolve(source, prove=_prover(configuration, policy, runtime, source, say).prove)
+        return attrs.evolve(source, prove=_prover(configuration, policy_of(alias), runtime, source, say).prove)
 
     return find
 

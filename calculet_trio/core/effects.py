@@ -215,6 +215,13 @@ class Vacated:
 
 
 @attrs.frozen
+class Wanted:
+    """The device is to be given to this alias, whoever has it now. Answered by its publication or `SwitchFailed`."""
+
+    alias: str
+
+
+@attrs.frozen
 class Drained:
     """After `DrainBegan`: no request is left and no job is in flight. Said once."""
 
@@ -237,5 +244,6 @@ Effect = (
     | ResetRefused
     | Abandon
     | Vacated
+    | Wanted
     | Drained
 )

@@ -255,7 +255,21 @@ class ModelExpected:
 
 @attrs.frozen
 class ModelForgone:
-    """None will come: who waits for it is refused."""
+    """None will come: who waits for it is refused, and it shares the device no more."""
+
+    alias: str
+
+
+@attrs.frozen
+class ModelParked:
+    """The alias shares the device by time: who asks for it while another is there waits for its turn."""
+
+    alias: str
+
+
+@attrs.frozen
+class SwitchFailed:
+    """The alias that was wanted (`effects.Wanted`) could not be brought."""
 
     alias: str
 
@@ -291,6 +305,9 @@ class TimePassed:
     """The moment that `next_wakeup` asked for has come."""
 
 
+ModelEvent = GenerationAdvanced | ModelExpected | ModelForgone | ModelParked | SwitchFailed
+"""What is told of models, not of requests: `calculet_trio.core.fleet`'s."""
+
 Event = (
     Arrived
     | Offered
@@ -309,6 +326,8 @@ Event = (
     | PairTrusted
     | ModelExpected
     | ModelForgone
+    | ModelParked
+    | SwitchFailed
     | TenantsChanged
     | DrainBegan
     | TimePassed

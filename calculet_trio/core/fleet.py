@@ -13,7 +13,7 @@ Source: SPEC section 8 (S §10–§13).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final
 
@@ -27,6 +27,7 @@ from calculet_trio.core.jobs import JobTable
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
+from calculet_trio.core.residency import Residency
 from calculet_trio.core.served import Served
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import NO_GENERATION, GenerationId
@@ -45,9 +46,12 @@ class Fleet:
     Attributes:
         generations: all that are not forgotten, by id.
         served: those that were published and still hold something.
+        residency: which of the aliases that share the device by time has it.
 
     Args:
         policy: what a published generation is scheduled by.
+        policies: the same for aliases that have their own.
+        dwell_s: see `Residency`.
         registry: moves requests.
         queue: where requests wait for a lane.
         jobs: what is in flight.
@@ -65,10 +69,15 @@ class Fleet:
         endings: Endings,
         pair: EnginePair,
         effects: list[Effect],
+        *,
+        policies: Mapping[str, Policy],
+        dwell_s: float,
     ) -> None:
         self.generations: dict[GenerationId, ModelGeneration] = {}
         self.served: dict[GenerationId, Served] = {}
+        self.residency = Residency(self.generations, endings, effects, dwell_s=dwell_s)
         self._policy = policy
+        self._policies = policies
         self._registry = registry
         self._queue = queue
         self._room = endings.room
@@ -89,8 +98,8 @@ class Fleet:
         return None if generation is None else self.served[generation]
 
     def is_expected(self, alias: str) -> bool:
-        """Whether a generation of the alias is being made for those who ask meanwhile."""
-        return alias in self._expected
+        """Whether a generation of the alias is being made for those who ask meanwhile, or will have its turn."""
+        return alias in self._expected or alias in self.residency
 
     @property
     def is_loading(self) -> bool:
@@ -104,7 +113,7 @@ class Fleet:
 
     # ---- the life of a generation -----------------------------------------------------------------
 
-    def heard(self, event: ev.GenerationAdvanced | ev.ModelExpected | ev.ModelForgone) -> None:
+    def heard(self, event: ev.ModelEvent, now: float) -> None:
         """A load, drain or unload took a step; or a model will come for those who ask, or will not."""
         match event:
             case ev.GenerationAdvanced():
@@ -115,6 +124,7 @@ class Fleet:
                 self._expected.discard(event.alias)
                 for request in self._room.leave_all(event.alias):
                     self._endings.refuse(request, UNLOADED)
+        self.residency.heard(event, now)
 
     def _advanced(self, event: ev.GenerationAdvanced) -> None:
         generation = self.generations.get(event.generation)
@@ -136,7 +146,8 @@ class Fleet:
     def _published(self, generation: ModelGeneration, event: ev.GenerationAdvanced) -> None:
         assert event.shape is not None, "a published generation has a shape"
         generation.shape = event.shape
-        self.served[generation.id] = Served(generation, event.shape, self._policy, event.evidence)
+        policy = self._policies.get(generation.alias, self._policy)
+        self.served[generation.id] = Served(generation, event.shape, policy, event.evidence)
         self._alias[generation.alias] = generation.id
         self._expected.discard(generation.alias)
         for request in self._room.leave_all(generation.alias):
@@ -158,7 +169,7 @@ class Fleet:
             return
         self._lose_name(generation)
         successor = self._alias.get(generation.alias)
-        is_hoped_for = successor is not None or generation.alias in self._expected
+        is_hoped_for = successor is not None or self.is_expected(generation.alias)
         being_allocated = set(self.served[generation.id].lanes.being_allocated)
         for request in self._of(generation.id):
             if not request.is_waiting or request.id in being_allocated:

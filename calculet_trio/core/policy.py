@@ -149,9 +149,42 @@ class RecoveryPolicy:
     replay: bool = False
 
 
+class ResidencyStrategy(Enum):
+    """How several aliases share one device."""
+
+    AUTO = "auto"
+    """All that are loaded stay, where runtime and packages say that they may and memory permits; else one."""
+    SINGLE = "single"
+    """One alias and no other, whatever else the device could hold."""
+    TIME_SHARING = "time_sharing"
+    """One is on it at a time, and is taken off for another that is waited for."""
+    CO_RESIDENT = "co_resident"
+    """As auto, but a device or package that cannot do it is refused."""
+
+
+@attrs.frozen(kw_only=True)
+class ResidencyPolicy:
+    """Which models the device holds.
+
+    Args:
+        strategy: see there.
+        dwell_s: how long a model stays at least where they share the device by time.
+    """
+
+    strategy: ResidencyStrategy = ResidencyStrategy.AUTO
+    dwell_s: float = 60.0
+
+    @property
+    def is_by_time(self) -> bool:
+        return self.strategy is ResidencyStrategy.TIME_SHARING
+
+
 @attrs.frozen(kw_only=True)
 class Policy:
     """All of it, for one alias.
+
+    Of several aliases' policies the device has one: the first's admission, fairness, executor, recovery and tenants
+    hold for all. Queues, decode and batches are each generation's own.
 
     Args:
         tenants: by name; one that is not named here has the defaults.

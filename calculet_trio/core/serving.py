@@ -9,7 +9,8 @@ Source: SPEC section 2–9 (S §3–§9).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 from calculet_trio.core import events as ev
@@ -42,8 +43,10 @@ class ServingCore:
     """The service's decisions, over one device.
 
     Args:
-        policy: budgets and weights.
+        policy: budgets and weights of the device, and what a model without a policy of its own is scheduled by.
         engines: the device's job engines that may be used, in order of preference.
+        policies: of aliases that have their own: how prefill, decode and batches of their generations are planned.
+        dwell_s: how long a model stays on a device that several share by time.
         past_resets_s: moments of device resets by earlier processes, on the clock of ``now``, oldest first.
     """
 
@@ -52,6 +55,8 @@ class ServingCore:
         policy: Policy,
         engines: Sequence[EngineId] = (EngineId.PING,),
         *,
+        policies: Mapping[str, Policy] = MappingProxyType({}),
+        dwell_s: float = 60.0,
         past_resets_s: Sequence[float] = (),
     ) -> None:
         self.policy = policy
@@ -76,7 +81,7 @@ class ServingCore:
         self._endings = Endings(
             self._registry, self._queue, self._effects, decode_cost_weight=policy.fairness.decode_cost_weight
         )
-        self._fleet = Fleet(policy, self._registry, self._queue, self._jobs, self._endings, self._pair, self._effects)
+        self._fleet = self._make_fleet(policies, dwell_s)
         self._served = self._fleet.served
         replays = Replays(self._registry, self._endings, enabled=policy.recovery.replay)
         self._recovery = Recovery(
@@ -115,6 +120,19 @@ class ServingCore:
             effects=self._effects,
         )
 
+    def _make_fleet(self, policies: Mapping[str, Policy], dwell_s: float) -> Fleet:
+        return Fleet(
+            self.policy,
+            self._registry,
+            self._queue,
+            self._jobs,
+            self._endings,
+            self._pair,
+            self._effects,
+            policies=policies,
+            dwell_s=dwell_s,
+        )
+
     # ---- the surface ----------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -131,6 +149,8 @@ class ServingCore:
         self._expire(now)
         self._recovery.proceed()
         self._fleet.proceed(now)
+        if self._may_switch:
+            self._fleet.residency.proceed(now)
         self._placement.place(now)
         self._schedule(now)
         self._conclude_drain()
@@ -144,6 +164,7 @@ class ServingCore:
             self._deadlines.next_s(),
             self._drain_deadline_s,
             self._fleet.next_s(),
+            self._fleet.residency.next_s() if self._may_switch else None,
             self._submission.until_s,
             self._placement.retry_s(),
         ]
@@ -162,7 +183,10 @@ class ServingCore:
             engine_mode=EngineMode(self._pair.mode, self._pair.doubt, self._pair.quarantined),
             recovery=self._recovery,
             status=service_status(
-                self._fleet.generations.values(), draining=self._is_draining, device=self._recovery.device
+                self._fleet.generations.values(),
+                draining=self._is_draining,
+                device=self._recovery.device,
+                switching=self._fleet.residency.is_switching,
             ),
         )
 
@@ -200,8 +224,10 @@ class ServingCore:
                 self._settlement.job_ended(event, now)
             case ev.ResetAsked() | ev.DeviceReset():
                 self._heard_of_reset(event, now)
-            case ev.GenerationAdvanced() | ev.ModelExpected() | ev.ModelForgone():
-                self._fleet.heard(event)
+            case (
+                ev.GenerationAdvanced() | ev.ModelExpected() | ev.ModelForgone() | ev.ModelParked() | ev.SwitchFailed()
+            ):
+                self._fleet.heard(event, now)
             case ev.PairDoubted() | ev.PairTrusted():
                 self._pair.told(event)
             case ev.TenantsChanged():
@@ -220,6 +246,8 @@ class ServingCore:
         tenant = self._tenants.of(event.tenant)
         is_to_wait = (served is None or not served.is_ready) and self._fleet.is_expected(event.alias)
         refusal = self._unavailable(None if is_to_wait else event.alias)
+        if refusal is None and is_to_wait:
+            refusal = self._fleet.residency.refusal(event.alias, now)
         if refusal is None:
             lanes = None if is_to_wait or served is None else served.lanes
             refusal = self._admission.on_arrival(lanes, tenant, now)
@@ -334,6 +362,11 @@ class ServingCore:
             return
         self._said_drained = True
         self._effects.append(Drained())
+
+    @property
+    def _may_switch(self) -> bool:
+        """Whether another model may be wanted: not while the device recovers, nor when it is to be left."""
+        return self._recovery.device.is_sound and not self._is_draining
 
     # ---- look-ups -------------------------------------------------------------------------------
 

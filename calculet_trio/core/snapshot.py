@@ -147,8 +147,13 @@ def take_snapshot(
     )
 
 
-def service_status(generations: Collection[ModelGeneration], *, draining: bool, device: DeviceHealth) -> ServiceStatus:
-    """What health says: the worst of what holds, and ok only if some generation is Ready."""
+def service_status(
+    generations: Collection[ModelGeneration], *, draining: bool, device: DeviceHealth, switching: bool = False
+) -> ServiceStatus:
+    """What health says: the worst of what holds, and ok only if some generation is Ready.
+
+    Where models share the device by time it is ok while one takes another's place: who asks now waits, and is served.
+    """
     if device.state is DeviceState.LOST:
         return ServiceStatus("failed", f"device: {_word(device)}")
     if draining:
@@ -156,7 +161,7 @@ def service_status(generations: Collection[ModelGeneration], *, draining: bool, 
     if not device.is_sound:
         return ServiceStatus("recovering", f"the device is being reset: {_word(device)}")
     states = {generation.state for generation in generations}
-    if GenerationState.READY in states:
+    if GenerationState.READY in states or switching:
         return ServiceStatus("ok")
     for state, word in (
         (GenerationState.RECOVERING, "recovering"),

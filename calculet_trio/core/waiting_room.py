@@ -30,6 +30,6 @@ class WaitingRoom:
         """Everybody who waited for it, the first first."""
         return list(self._waiting.pop(alias, {}).values())
 
-    def first(self) -> Iterator[Request]:
-        """For each alias that is waited for, who has waited longest."""
-        return (next(iter(here.values())) for here in self._waiting.values())
+    def aliases(self) -> Iterator[str]:
+        """Those that are waited for, in the order in which somebody began to."""
+        return iter(self._waiting)

@@ -77,6 +77,8 @@ class DeviceModel:
         memory_bytes: of the device.
         memory_total_bug: whether the device reports its total as the 0.7.6 runtime does (about 3.05e-05 MiB).
         versions: what its components call themselves.
+        configure_s: putting the model on the device.
+        voice: two models of different voices say different things after the same prompt.
         assumed: the keys of the file whose values nobody measured.
     """
 
@@ -101,6 +103,8 @@ class DeviceModel:
     versions: Mapping[str, str]
     assumed: tuple[str, ...]
     candidates: int = 0
+    configure_s: float = 0.0
+    voice: int = 0
 
     def shape(self) -> ModelShape:
         """What the scheduler is told."""
@@ -159,6 +163,8 @@ def _build(reader: _Reader) -> DeviceModel:
         "layout": LaneLayout(reader.take("layout")),
         "versions": {str(key): str(value) for key, value in reader.mapping("versions").items()},
     }
+    fields["configure_s"] = reader.number("configure_s") if reader.has("configure_s") else 0.0
+    fields["voice"] = reader.ordinal("voice")
     fields["engines"] = reader.whole("engines", most=len(EngineId))
     for key in ("context_tokens", "vocab_size", "kv_token_bytes", "parameter_bytes", "memory_bytes"):
         fields[key] = reader.whole(key)
@@ -198,6 +204,13 @@ class _Reader:
         if number != int(number) or not 1 <= number <= most:
             raise ValueError(f"{key} is {number:g}; it must be a whole number from 1 to {most}")
         return int(number)
+
+    def ordinal(self, key: str) -> int:
+        """A number that says which, and measures nothing: 0 where it is not given."""
+        given = self._left.pop(key, 0)
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**32:
+            raise ValueError(f"{key} is {given!r}; it must be a whole number from 0 to {2**32 - 1}")
+        return given
 
     def number(self, key: str) -> float:
         return self._value(self.take(key), key)

@@ -10,9 +10,10 @@ Source: SPEC section 1, 7, 12, 14; S §9, §14.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -75,9 +76,9 @@ def next_token(history: int) -> int:
     return 97 + letter if letter < 26 else 32
 
 
-def continuation(prompt: Sequence[int], tokens: int) -> list[int]:
+def continuation(prompt: Sequence[int], tokens: int, *, voice: int = 0) -> list[int]:
     """The reply to a prompt: up to ``tokens`` tokens, the end token included if it comes."""
-    history = extend(0, prompt)
+    history = extend(voice, prompt)
     reply: list[int] = []
     while len(reply) < tokens and (not reply or reply[-1] != END_TOKEN):
         reply.append(next_token(history))
@@ -89,16 +90,28 @@ class EmulatedRuntime:
     """See `calculet_trio.runtimes.port.Runtime` for every method.
 
     Args:
-        model: the device's numbers.
+        model: the numbers of the device, and of every model whose package is not among ``models``.
         pace: how time passes.
         seed: of the jitter.
+        models: packages whose models have numbers of their own; of those, engines and memory are the device's.
+
+    Attributes:
+        model: the numbers of the model that is configured now, or was last.
     """
 
     is_emulator: Final = True
     """The marker that keeps its evidence from counting for hardware."""
 
-    def __init__(self, model: DeviceModel, pace: Pace, *, seed: int = 0) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: DeviceModel,
+        pace: Pace,
+        *,
+        seed: int = 0,
+        models: Mapping[Path, DeviceModel] = MappingProxyType({}),
+    ) -> None:
+        self.model = self._board = model
+        self._models = models
         self._pace = pace
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()  # the books: lanes, histories, jobs
@@ -109,13 +122,14 @@ class EmulatedRuntime:
         self._running: dict[EngineId, tuple[Ticket, Job, float]] = {}
         self._tickets = count(1)
         self._compute_free_s = 0.0
-        rows = max(model.decode)
-        self._logits = {engine: zeros_on_pages((rows, model.vocab_size)) for engine in self.engines}
+        every = (model, *models.values())
+        rows, columns = max(max(one.decode) for one in every), max(one.vocab_size for one in every)
+        self._logits = {engine: zeros_on_pages((rows, columns)) for engine in self.engines}
         self._hot: dict[EngineId, list[int]] = {engine: [0] * rows for engine in self.engines}
 
     @property
     def engines(self) -> tuple[EngineId, ...]:
-        return tuple(EngineId)[: self.model.engines]
+        return tuple(EngineId)[: self._board.engines]
 
     @property
     def resident(self) -> int:
@@ -131,14 +145,17 @@ class EmulatedRuntime:
 
     def open(self) -> DeviceInfo:
         self._is_closed = False
-        return DeviceInfo("emulated", self.model.name, self.engines, dict(self.model.versions))
+        return DeviceInfo("emulated", self._board.name, self.engines, dict(self._board.versions))
 
     def configure(self, generation: GenerationId, package: Path) -> None:
         assert self._generation is None, "this board holds one model"
         with self._lock:
             self._generation = generation
+            self.model = self._models.get(package, self._board)
             # Its own numbering, so that one seed is one run.
             self._ledger = LaneLedger(self.model.shape(), count(1))
+        if self.model.configure_s:
+            self._pace.pass_until(self._pace.now() + self.model.configure_s)
 
     def inspect(self, generation: GenerationId) -> ModelDescription:
         model = self.model
@@ -158,8 +175,9 @@ class EmulatedRuntime:
         pass
 
     def golden(self, generation: GenerationId) -> GoldenResult:
-        first = next_token(extend(0, (1, 2, 3)))
-        return GoldenResult(first == continuation((1, 2, 3), 1)[0], f"says {first} after 1, 2, 3")
+        voice = self.model.voice
+        first = next_token(extend(voice, (1, 2, 3)))
+        return GoldenResult(first == continuation((1, 2, 3), 1, voice=voice)[0], f"says {first} after 1, 2, 3")
 
     def unload(self, generation: GenerationId) -> bool:
         """This board is cleared as a whole: it holds one model."""
@@ -187,7 +205,7 @@ class EmulatedRuntime:
             sequence = self._ledger.allocate(lane, tokens) if generation == self._generation else None
             if sequence is None:
                 return NotAllocated(FaultReason.NO_CAPACITY)
-            self._histories[sequence] = [0]
+            self._histories[sequence] = [self.model.voice]
         return Allocated(sequence)
 
     def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
@@ -243,9 +261,9 @@ class EmulatedRuntime:
         return Finished(logits, device_s=end_s - begin_s, ticket=ticket, candidates=named)
 
     def memory(self) -> MemoryUse:
-        model = self.model
+        model, board = self.model, self._board
         used = model.parameter_bytes + model.lanes * model.context_tokens * model.kv_token_bytes
-        return MemoryUse(0 if self._generation is None else used, 32 if model.memory_total_bug else model.memory_bytes)
+        return MemoryUse(0 if self._generation is None else used, 32 if board.memory_total_bug else board.memory_bytes)
 
     def status(self) -> DeviceStatus:
         with self._lock:
@@ -282,7 +300,8 @@ class EmulatedRuntime:
             logits[row, hot[row]] = 0.0
             hot[row] = next_token(history[-1])
             logits[row, hot[row]] = CHOSEN_LOGIT
-        return logits[: job.profile.compiled_batch if isinstance(job, DecodeJob) else 1]
+        rows = job.profile.compiled_batch if isinstance(job, DecodeJob) else 1
+        return logits[:rows, : self.model.vocab_size]
 
     def _name_candidates(self, logits: Rows, job: Job) -> Candidates:
         ids = np.zeros((len(logits), min(self.model.candidates, self.model.vocab_size)), np.int32)

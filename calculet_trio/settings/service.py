@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.core.policy import TenantPolicy
+from calculet_trio.core.policy import ResidencyPolicy, ResidencyStrategy, TenantPolicy
 from calculet_trio.settings.allowed import Choice, Fixed, KeyPath, ListOf, OrNull, Real, Text, Whole, YesNo
 from calculet_trio.settings.keys import Contradiction, entries, key, section
 from calculet_trio.settings.scheduler import ALIAS, DEADLINE_MS
@@ -119,10 +119,39 @@ class ModelSettings:
     package: str | None = key(
         OrNull(Text("a package's name, or a path with a / in it"), "the only package in the store"),
         None,
-        "What is served: a package of the store, or a directory; with the scripted runtime, its script; the emulated "
-        "runtime reads none.",
+        "What is served: a package of the store, or a directory; with the scripted runtime, its script; with the "
+        "emulated one, a calculet-device/v1 file instead of device.emulated_board.",
     )
-    scheduler: str | None = key(OrNull(PATH, "the defaults"), None, "Its policy, a calculet-scheduler/v1 file.")
+    scheduler: str | None = key(
+        OrNull(PATH, "the defaults"),
+        None,
+        "Its policy, a calculet-scheduler/v1 file. Of several models' files, queues, decode and batch are each one's "
+        "own; admission, fairness, executor and recovery are the device's, and those of the first model hold.",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ResidencySettings:
+    """How several aliases share the device."""
+
+    strategy: ResidencyStrategy = key(
+        Choice(ResidencyStrategy),
+        ResidencyStrategy.AUTO,
+        "auto: all models stay on the device where its runtime and their packages declare that, and memory permits; "
+        "else one may be configured. single: one alias. time_sharing: one model is there at a time, and makes room for "
+        "another that is asked for. co_resident: as auto, and refused where it is not declared.",
+    )
+    dwell_s: float = key(
+        Real(0.1, 86_400.0),
+        60.0,
+        "With time_sharing: how long a model stays at least. Requests for another wait, until their deadline; open "
+        "replies are let end.",
+    )
+
+    @property
+    def policy(self) -> ResidencyPolicy:
+        """As the core reads it."""
+        return ResidencyPolicy(strategy=self.strategy, dwell_s=self.dwell_s)
 
 
 @attrs.frozen(kw_only=True)
@@ -182,6 +211,7 @@ class ServiceSettings:
     models: tuple[ModelSettings, ...] = entries(
         ModelSettings, "What is served; none: the only package in the store.", what="models", most=MODELS_MAX
     )
+    residency: ResidencySettings = section(ResidencySettings, "How several models share the device.")
     tenants: tuple[TenantSettings, ...] = entries(
         TenantSettings,
         "Who may ask. The key alone decides the tenant. None has a key: no key is asked for, everybody is the "

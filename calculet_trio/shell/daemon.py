@@ -16,7 +16,7 @@ from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event
 from calculet_trio.core.fault_record import FaultMemory
 from calculet_trio.core.jobs import Job, JobTimes
-from calculet_trio.core.policy import Policy, TenantPolicy
+from calculet_trio.core.policy import Policy, ResidencyPolicy, TenantPolicy
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.shell.blocking import BlockingRunner, ThreadRunner
@@ -73,7 +73,9 @@ class Daemon:
     Args:
         runtime: the device.
         source: the model to serve.
-        beside: models that are served beside it, where the device holds several.
+        beside: models that are served beside it, or in turns with it.
+        residency: how they share the device.
+        policies: of aliases that have their own: see `calculet_trio.core.policy.Policy`.
         find: finds packages for operators' loads and rollbacks; None where they come from no store.
         policy: the core's numbers.
         metrics: told of events, effects and jobs.
@@ -109,6 +111,8 @@ class Daemon:
     backlog_bytes_max: int = 1 << 20
     runner: BlockingRunner = attrs.field(factory=ThreadRunner)
     beside: tuple[ModelSource, ...] = ()
+    residency: ResidencyPolicy = attrs.field(factory=ResidencyPolicy)
+    policies: Mapping[str, Policy] = attrs.field(factory=dict)
     find: FindModel | None = None
     serve_admin: AdminServer | None = None
     dump: DumpSources | None = None

@@ -8,8 +8,8 @@ Source: SPEC section 3, 4 (S §3, §4).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -65,13 +65,29 @@ class FrontDesk:
         self._notes = notes
         self.slots = slots
         self.device = device
-        self._models: dict[str, tuple[GenerationId, ServedModel]] = {}
+        self._models: dict[str, tuple[GenerationId | None, ServedModel]] = {}
+        self._coming: set[str] = set(aliases)
         self._prompts: dict[GenerationId, PromptDesk] = {}
 
     def know(self, alias: str) -> None:
         """The alias is, or is being made, servable."""
         if alias not in self._aliases:
             self._aliases = (*self._aliases, alias)
+
+    @contextmanager
+    def loading(self, alias: str) -> Iterator[None]:
+        """Around a load: whoever asks for the alias meanwhile is not told that there is no such model."""
+        self.know(alias)
+        self._coming.add(alias)
+        try:
+            yield
+        finally:
+            self._coming.discard(alias)
+
+    def park(self, model: ServedModel) -> None:
+        """The alias may be asked for, though its model is not on the device."""
+        self._models.setdefault(model.alias, (None, model))
+        self._coming.discard(model.alias)
 
     def publish(self, generation: GenerationId, model: ServedModel, prompts: PromptDesk) -> None:
         """From now on the alias means this model. Called before the core hears of it."""
@@ -87,8 +103,8 @@ class FrontDesk:
     def forget(self, alias: str) -> None:
         """The alias means nothing any more, unless something was published under it."""
         generation, _ = self._models.get(alias, (None, None))
-        if generation is not None and generation not in self._prompts:
-            del self._models[alias]
+        if generation not in self._prompts:
+            self._models.pop(alias, None)
 
     @property
     def open_streams(self) -> int:
@@ -118,6 +134,10 @@ class FrontDesk:
     def models(self) -> tuple[ServedModel, ...]:
         """See `calculet_trio.shell.service.Service.models`."""
         return tuple(model for _, model in self._models.values())
+
+    def is_coming(self, alias: str) -> bool:
+        """See `calculet_trio.shell.service.Service.is_coming`."""
+        return alias in self._coming
 
     @asynccontextmanager
     async def open(self, request: InferenceRequest) -> AsyncIterator[RequestHandle]:
@@ -167,7 +187,8 @@ class FrontDesk:
             raise ModelNotFound(alias, served=self._aliases)
         if alias not in self._models:
             raise ServiceUnavailable("the model is being loaded", code="loading", retry_after_s=2.0)
-        prompts = self._prompts.get(self._models[alias][0])
+        generation, _ = self._models[alias]
+        prompts = None if generation is None else self._prompts.get(generation)
         if prompts is None:
-            raise ServiceUnavailable("the model is being replaced", code="loading", retry_after_s=2.0)
+            raise ServiceUnavailable("the model is not on the device now", code="loading", retry_after_s=2.0)
         return prompts

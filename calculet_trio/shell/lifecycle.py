@@ -37,6 +37,7 @@ from calculet_trio.core.effects import (
     ResetRefused,
     SubmitJob,
     Vacated,
+    Wanted,
 )
 from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
 from calculet_trio.core.jobs import EngineId
@@ -61,7 +62,9 @@ from calculet_trio.shell.notify import Notifier
 from calculet_trio.shell.progress import Progress
 from calculet_trio.shell.quiet import see_quiet
 from calculet_trio.shell.recovery import DeviceRecovery
+from calculet_trio.shell.residents import Residents
 from calculet_trio.shell.sampler_pool import SamplerPool
+from calculet_trio.shell.switching import Switching
 from calculet_trio.shell.watchdog import Watchdog
 
 _log = structlog.get_logger(__name__)
@@ -107,7 +110,13 @@ class _House:
         self._patience = trio.CancelScope()  # with open replies; a second signal or a lost device shortens it
         self._lost: FaultReason | None = None
         engines = _usable(device.engines, daemon.policy)
-        core = ServingCore(daemon.policy, engines, past_resets_s=_past_resets_s(daemon.history))
+        core = ServingCore(
+            daemon.policy,
+            engines,
+            policies=daemon.policies,
+            dwell_s=daemon.residency.dwell_s,
+            past_resets_s=_past_resets_s(daemon.history),
+        )
         self._trace = EventTrace()
         self._loop = CoreLoop(core, self._perform, self._hear)
         post = self._loop.post
@@ -136,11 +145,12 @@ class _House:
             device=lambda: self._device_watch.reading,
         )
         self._models = self._make_models(daemon, device)
+        self._switching = Switching(self._models, post)
         look = partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s)
         self.custody = Custody(daemon.history, look, quiet_s=daemon.quiet_s, runner=daemon.runner)
         self._recovery = DeviceRecovery(
             daemon.runtime,
-            models=self._models,
+            models=self._models.residents,
             call=self._executor.call,
             see_quiet=partial(see_quiet, look, within_s=daemon.quiet_s),
             post=post,
@@ -182,11 +192,13 @@ class _House:
         )
         return ModelManager(
             loader,
+            Residents(loader, post=self._loop.post, desk=self._desk, runner=daemon.runner),
             memory=daemon.runtime.memory,
             post=self._loop.post,
             desk=self._desk,
-            runner=daemon.runner,
             drain_s=daemon.drain_s,
+            strategy=daemon.residency.strategy,
+            turn_s=_turn_s(daemon),
             find=daemon.find,
         )
 
@@ -212,6 +224,7 @@ class _House:
                         executor.start_soon(self._recovery.run)
                         executor.start_soon(self._fault_notes.run)
                         async with trio.open_nursery() as generations:
+                            generations.start_soon(self._switching.run)
                             await self._serve(generations)
                             generations.cancel_scope.cancel()
                         executor.cancel_scope.cancel()
@@ -250,8 +263,12 @@ class _House:
 
     async def _load(self, port: int) -> None:
         await self.custody.take()
-        for source in (self._daemon.source, *self._daemon.beside):
-            await self._models.load(source)
+        await self._models.load(self._daemon.source)
+        for source in self._daemon.beside:
+            if self._daemon.residency.is_by_time:
+                self._models.park(source)
+            else:
+                await self._models.load(source)
         self._notifier.ready(f"serving {self._daemon.source.alias} on port {port}")
         self._daemon.on_ready(port)
 
@@ -352,11 +369,19 @@ class _House:
             case PairRestored(by):
                 _log.info("ping_pong_restored", by=by)
             case Vacated():
-                self._models.vacated(effect)
+                self._models.residents.vacated(effect)
+            case Wanted():
+                self._switching.begin(effect)
             case Drained():
                 self._drained.set()
             case _:
                 self._dispatcher.perform(effect)
+
+
+def _turn_s(daemon: Daemon) -> float:
+    """For how long open replies may go on when another model's turn has come: none of them is cut by it."""
+    own_s = (tenant.deadline_s for tenant in daemon.policy.tenants.values() if tenant.deadline_s is not None)
+    return max(daemon.drain_s, daemon.policy.admission.deadline_default_s, *own_s)
 
 
 def _past_resets_s(history: FaultHistory) -> list[float]:

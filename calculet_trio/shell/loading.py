@@ -9,7 +9,7 @@ Source: SPEC section 8 (S §11).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -24,6 +24,7 @@ from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import GenerationId
+from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, MemoryUse, ModelDescription, Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.prompts import ChatTemplate
@@ -97,11 +98,13 @@ class ModelSource:
         meta: what ``/v1/models`` shows of it, beside what the runtime reports.
         digest: its manifest's SHA-256, as operators name it; None where it has none.
         previous: that of the package which a rollback would bring back; None where there is none.
-        released: told once nothing of it is on the device any more; blocks a little.
+        released: told once nobody needs the package any more; closes a file, and does not block. Sources of one
+            package that is held once have the same.
         co_resident: it may be on a device beside others, as it says itself; the runtime has its say, too.
         shape: as the package declares it, before anything is configured; None where only the runtime can tell.
         evidence: what this model has been shown to do on that device; blocks; None where nothing could be on record.
-        fits: told what is used of the device before anything is put there; raises
+        plan: what it takes of the device's memory, as its package declares; None where it declares nothing.
+        fits: told what is used of the device, and what the models on it planned, before anything is put there; raises
             `calculet_trio.errors.PackageError` where the model has no room; None where nobody knows.
         served: told once the model has been proven and is open to requests; blocks a little.
         prove: what it still has to show, now that it is configured; None where nothing is asked.
@@ -118,15 +121,16 @@ class ModelSource:
     co_resident: bool = False
     shape: ModelShape | None = None
     evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
-    fits: Callable[[MemoryUse], None] | None = None
+    plan: CapacityPlan | None = None
+    fits: Callable[[MemoryUse, Sequence[CapacityPlan]], None] | None = None
     served: Callable[[], None] | None = None
     prove: Callable[[GenerationId, DeviceInfo, Evidence | None], Proof] | None = None
 
-    def has_room_beside(self, used: MemoryUse) -> bool:
+    def has_room_beside(self, used: MemoryUse, beside: Sequence[CapacityPlan]) -> bool:
         """Whether it fits beside what the device holds; where nobody knows, it does."""
         try:
             if self.fits is not None:
-                self.fits(used)
+                self.fits(used, beside)
         except PackageError:
             return False
         return True
@@ -210,12 +214,15 @@ class Loader:
         with self.phase(LoadPhase.RESOLVE, alias, report):
             return await self._runner.run_whole(find, self._limiter)
 
-    async def prepare(self, source: ModelSource, used: MemoryUse, report: Say) -> Prepared:
+    async def prepare(
+        self, source: ModelSource, used: MemoryUse, beside: Sequence[CapacityPlan], report: Say
+    ) -> Prepared:
         """Everything that needs no device: verify, validate, plan.
 
         Args:
             source: the package.
             used: what the device will hold of others when this one is put there.
+            beside: what those have planned.
             report: told of each step.
 
         Raises:
@@ -231,7 +238,7 @@ class Loader:
                 require_a_profile(source.shape)
         with self.phase(LoadPhase.PLAN, source.alias, report):
             if source.fits is not None:
-                source.fits(used)
+                source.fits(used, beside)
             text = await self._runner.run_whole(source.open_text, self._limiter)
         return Prepared(source, text, evidence)
 
@@ -291,11 +298,6 @@ class Loader:
         """Take the generation off the device; whether that is certain."""
         certain: bool = await self._call(partial(self._runtime.unload, generation))
         return certain
-
-    async def release(self, source: ModelSource) -> None:
-        """Nothing of it is on the device any more."""
-        if source.released is not None:
-            await self._runner.run_whole(source.released, self._limiter)
 
     async def retain(self, source: ModelSource, report: Say) -> None:
         """It has proven itself: it is what a rollback may come back to."""

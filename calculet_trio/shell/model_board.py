@@ -58,6 +58,17 @@ class ModelBoard:
         self.note(alias, doing=None, phases_s=phases_s)
 
 
+def parked_model(source: ModelSource, shape: ModelShape) -> ServedModel:
+    """What surfaces are told of a model that waits for its turn on the device: as its package declares it."""
+    return ServedModel(
+        alias=source.alias,
+        loaded_unix_s=time.time(),
+        context_tokens=shape.max_seq,
+        vocab_size=shape.vocab_size,
+        meta={**source.meta, **_declared(shape)},
+    )
+
+
 def served_model(
     source: ModelSource, device: DeviceInfo, description: ModelDescription, text: ModelText, evidence: Evidence | None
 ) -> ServedModel:
@@ -70,14 +81,20 @@ def served_model(
         vocab_size=text.tokenizer.vocab_size,
         meta={
             **source.meta,
-            "context_tokens": shape.max_seq,
-            "lanes": shape.lanes,
-            "profiles": [profile.compiled_batch for profile in shape.decode],
+            **_declared(shape),
             **({} if evidence is None else {"capabilities": _capabilities(evidence, shape)}),
             "device": {"kind": device.kind, "name": device.name, "versions": device.versions},
             **({"warnings": list(warnings)} if warnings else {}),
         },
     )
+
+
+def _declared(shape: ModelShape) -> dict[str, Any]:
+    return {
+        "context_tokens": shape.max_seq,
+        "lanes": shape.lanes,
+        "profiles": [profile.compiled_batch for profile in shape.decode],
+    }
 
 
 def _capabilities(evidence: Evidence, shape: ModelShape) -> dict[str, dict[str, object]]:

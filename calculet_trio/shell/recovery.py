@@ -24,8 +24,8 @@ from calculet_trio.errors import DeviceLost, DeviceNotQuiet, OperationFailed, Op
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.fault_history import FaultHistory
-from calculet_trio.shell.model_manager import ModelManager
 from calculet_trio.shell.operations import Report
+from calculet_trio.shell.residents import Residents
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class DeviceRecovery:
         self,
         runtime: Runtime,
         *,
-        models: ModelManager,
+        models: Residents,
         call: Callable[[Callable[[], Any]], Awaitable[Any]],
         see_quiet: Callable[[], Awaitable[None]],
         post: Callable[[Event], None],

@@ -136,7 +136,10 @@ class Service(Protocol):
         """At once, whatever the device does."""
 
     def models(self) -> tuple[ServedModel, ...]:
-        """The aliases that are Ready."""
+        """The aliases that may be asked for: Ready, being replaced, or waiting for their turn on the device."""
+
+    def is_coming(self, alias: str) -> bool:
+        """Whether a model is being loaded under an alias that has none yet."""
 
     def slots(self) -> tuple[Slot, ...]:
         """Every KV lane and what is in it, whosever it is."""

@@ -9,12 +9,15 @@ import csv
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 import numpy as np
 
 from calculet_trio.errors import ConfigurationRefused
+
+ALIAS: Final = "m"
+"""The only model of most worlds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -29,6 +32,7 @@ class Visit:
         patience_s: after so long it leaves; None if it waits for the end.
         read_pause_s: it reads so slowly: a pause after each output.
         deadline_s: its own deadline; None for its tenant's.
+        alias: the model that it asks for.
     """
 
     arrival_s: float
@@ -38,6 +42,7 @@ class Visit:
     patience_s: float | None = None
     read_pause_s: float = 0.0
     deadline_s: float | None = None
+    alias: str = ALIAS
 
 
 class Population(Protocol):
@@ -59,6 +64,7 @@ class Poisson:
         spread: sigma of the logarithms.
         longest_prompt: tokens.
         misbehaving: share that leaves early, reads slowly or has a short deadline of its own.
+        aliases: the models that they ask for, each as often as the others.
     """
 
     per_s: float
@@ -68,6 +74,7 @@ class Poisson:
     spread: float = 0.8
     longest_prompt: int = 2000
     misbehaving: float = 0.3
+    aliases: tuple[str, ...] = (ALIAS,)
 
     def visits(self, rng: np.random.Generator) -> Iterator[Visit]:
         now = 0.0
@@ -85,6 +92,7 @@ class Poisson:
                 patience_s=float(rng.exponential(3.0)) if fault == 0 else None,
                 read_pause_s=float(rng.exponential(0.2)) if fault == 1 else 0.0,
                 deadline_s=float(rng.exponential(10.0)) + 0.01 if fault == 2 else None,
+                alias=self.aliases[int(rng.integers(len(self.aliases))) if len(self.aliases) > 1 else 0],
             )
 
     def _length(self, rng: np.random.Generator, median: float, longest: int) -> int:

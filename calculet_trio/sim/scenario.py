@@ -25,7 +25,7 @@ from calculet_trio.sim.world import WorldSpec
 MIXTURES: Final[Mapping[str, Mapping[FaultKind, float]]] = {"none": {}, "mixed": MIXED, "harsh": HARSH}
 _RARE: Final = 0.001
 """Rate per call of a kind that no mixture has, where it is named by itself."""
-HAPPENINGS: Final = ("reloads", "restarts")
+HAPPENINGS: Final = ("reloads", "restarts", "operations")
 """What a varied world may be without."""
 SECONDS_MAX: Final = 32 * 86_400.0
 
@@ -79,6 +79,7 @@ class Scenario:
                 visits_max=self.visits_max,
                 reloads=() if "reloads" in self.without else drawn.reloads,
                 restarts_s=() if "restarts" in self.without else drawn.restarts_s,
+                models=attrs.evolve(drawn.models, operations=()) if "operations" in self.without else drawn.models,
             )
         device = self._device()
         return WorldSpec(

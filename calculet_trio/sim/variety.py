@@ -2,7 +2,7 @@
 
 Only the numbers are drawn; the kinds of world are the service's own options, each as likely as the others: one or
 two engines, turns by jobs or by time, deadlines or slack, windows, profiles, chunks, limits, tenants that come
-and change, drains in the middle.
+and change, drains in the middle, models that take turns or are exchanged.
 
 Source: SPEC section 4–9; FoundationDB's and TigerBeetle's simulators for the idea.
 """
@@ -30,7 +30,8 @@ from calculet_trio.core.policy import (
 )
 from calculet_trio.core.profiles import LaneLayout
 from calculet_trio.runtimes.device_model import DeviceModel, PrefillCurve, StepCurve, load_device
-from calculet_trio.sim.population import Poisson
+from calculet_trio.sim.models import DAMAGED, LETTERS, Act, Models, Operation
+from calculet_trio.sim.population import ALIAS, Poisson
 from calculet_trio.sim.world import Reload, WorldSpec
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
     rng = np.random.default_rng((seed, 0x776F726C))  # not the world's own numbers over again
     device = _draw_device(rng)
     tenants = _draw_tenants(rng)
+    models = _draw_models(np.random.default_rng((seed, 0x6D6F6465)), seconds)
     policy = Policy(
         admission=AdmissionPolicy(
             max_waiting_requests=_one_of(rng, (4, 16, 128)),
@@ -82,11 +84,12 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
         seconds=seconds,
         device=device,
         policy=policy,
-        population=_draw_population(rng),
+        population=attrs.evolve(_draw_population(rng), aliases=models.aliases),
         faults=faults,
         chunked=bool(rng.random() < 0.5),
         reloads=tuple(Reload(moment_s, _draw_tenants(rng)) for moment_s in _moments(rng, seconds)),
         restarts_s=tuple(_moments(rng, seconds)),
+        models=models,
         drain_s=_one_of(rng, (0.0, 1.0, 20.0)),
         backlog_bytes_max=_one_of(rng, (512, 1 << 20)),
     )
@@ -127,6 +130,29 @@ def _draw_population(rng: np.random.Generator) -> Poisson:
         prompt_median=_one_of(rng, (20.0, 80.0, 300.0)),
         output_median=_one_of(rng, (4.0, 30.0)),
         misbehaving=_one_of(rng, (0.0, 0.3, 0.8)),
+    )
+
+
+def _draw_models(rng: np.random.Generator, seconds: float) -> Models:
+    """In a third of the worlds models come and go: several in turns, exchanged by operators, or both."""
+    if rng.random() < 2 / 3:
+        return Models()
+    aliases = _one_of(rng, ((ALIAS,), (ALIAS, "n"), (ALIAS, "n", "o")))
+    fewest = 1 if len(aliases) == 1 else 0
+    moments = sorted(rng.uniform(0.0, seconds, int(rng.integers(fewest, 7))))
+    return Models(
+        aliases=aliases,
+        dwell_s=_one_of(rng, (0.2, 1.0, 10.0)),
+        configure_s=_one_of(rng, (0.0, 0.1, 2.0)),
+        operations=tuple(
+            Operation(
+                float(moment_s),
+                _one_of(rng, (Act.LOAD, Act.LOAD, Act.LOAD, Act.UNLOAD, Act.ROLLBACK)),
+                _one_of(rng, aliases),
+                _one_of(rng, (*LETTERS, *LETTERS, DAMAGED, None)),
+            )
+            for moment_s in moments
+        ),
     )
 
 

@@ -6,6 +6,7 @@ Source: SPEC section 3, 4; S §17.3.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -18,12 +19,11 @@ from calculet_trio.runtimes.emulated import END_TOKEN, continuation
 from calculet_trio.shell.service import InferenceRequest, RequestHandle, Service
 from calculet_trio.sim.checkers.conservation import Heard
 from calculet_trio.sim.checkers.violation import Violated
-from calculet_trio.sim.population import Visit
+from calculet_trio.sim.population import ALIAS, Visit
 from calculet_trio.sim.record import Record
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
 
-ALIAS: Final = "m"
 _GREEDY: Final = ReplyParams(sampling=SamplingParams(temperature=0.0))
 _TOKENIZER: Final = ByteTokenizer()
 
@@ -34,6 +34,7 @@ class Visitors:
 
     Args:
         record: told of whole replies.
+        voices: by alias, the voices of the models that may answer for it.
 
     Attributes:
         service: of the daemon that lives now; None while there is none.
@@ -43,6 +44,7 @@ class Visitors:
     """
 
     record: Record
+    voices: Mapping[str, tuple[int, ...]] = attrs.field(factory=lambda: {ALIAS: (0,)})
     service: Service | None = None
     came: int = 0
     heard: Counter[Heard] = attrs.field(factory=Counter)
@@ -59,7 +61,7 @@ class Visitors:
             return
         prompt = tuple(np.random.default_rng(seed).integers(97, 123, visit.prompt_tokens).tolist())
         request = InferenceRequest(
-            alias=ALIAS,
+            alias=visit.alias,
             tenant=visit.tenant,
             prompt=TokenPrompt(prompt),
             reply=_GREEDY,
@@ -90,9 +92,9 @@ class Visitors:
             if visit.read_pause_s:
                 await trio.sleep(visit.read_pause_s)
         text, tokens = "".join(pieces), handle.timings.predicted_tokens
-        said = continuation(prompt, tokens)
-        expected = _TOKENIZER.decode(token for token in said if token != END_TOKEN)
-        if text != expected:
+        voices = [continuation(prompt, tokens, voice=voice) for voice in self.voices[visit.alias]]
+        expected, *others = (_TOKENIZER.decode(token for token in said if token != END_TOKEN) for said in voices)
+        if text not in (expected, *others):
             raise Violated(f"a reply is not its own: {text[:40]!r} after {len(prompt)} tokens, not {expected[:40]!r}")
         self.record.replied(trio.current_time(), visit, handle.timings)
         ending = handle.ending

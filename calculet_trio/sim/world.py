@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -39,12 +38,12 @@ from calculet_trio.shell.daemon import Daemon
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.lifecycle import run as run_daemon
-from calculet_trio.shell.loading import ModelSource, ModelText
 from calculet_trio.shell.service import Service
 from calculet_trio.sim.checkers.conservation import check_conservation
 from calculet_trio.sim.checkers.diligence import DiligenceChecker
 from calculet_trio.sim.checkers.drain import DrainChecker
 from calculet_trio.sim.checkers.fairness import FairnessChecker
+from calculet_trio.sim.checkers.generations import GenerationChecker
 from calculet_trio.sim.checkers.histories import HistoryChecker
 from calculet_trio.sim.checkers.lanes import LaneChecker
 from calculet_trio.sim.checkers.leftovers import check_desk, check_device
@@ -52,11 +51,11 @@ from calculet_trio.sim.checkers.requests import RequestChecker
 from calculet_trio.sim.checkers.violation import require
 from calculet_trio.sim.checkers.watch import Watch
 from calculet_trio.sim.determinism import Trace, seeded_scheduling
+from calculet_trio.sim.models import Models, PackageShelf, operate
 from calculet_trio.sim.population import Population
 from calculet_trio.sim.record import Record
 from calculet_trio.sim.virtual_time import LeapClock, VirtualRunner
-from calculet_trio.sim.visitors import ALIAS, Visitors
-from calculet_trio.text.byte_tokenizer import ByteTokenizer
+from calculet_trio.sim.visitors import Visitors
 
 _RESTART_S: Final = 1.0
 _LINGER_S: Final = 0.5
@@ -91,6 +90,7 @@ class WorldSpec:
         chunked: whether the package has earned prefill in pieces.
         reloads: in order of their moments.
         restarts_s: moments of a SIGTERM in the middle, in order; the daemon drains and is started again.
+        models: aliases, packages and what operators do with them; by default a single one that stays.
         drain_s: how long open streams may go on after a SIGTERM.
         backlog_bytes_max: unread output of one stream before it is given up.
     """
@@ -105,6 +105,7 @@ class WorldSpec:
     chunked: bool = False
     reloads: tuple[Reload, ...] = ()
     restarts_s: tuple[float, ...] = ()
+    models: Models = attrs.field(factory=Models)
     drain_s: float = 20.0
     backlog_bytes_max: int = 1 << 20
 
@@ -123,6 +124,7 @@ class Outcome:
         resets, replays: of the device, and of sequences after them.
         clients: how the clients' requests ended, in words.
         faults: how often each fault came about.
+        switches: how often a model took another's place.
         compared: how often two tenants' accounts were held against the fairness bound.
         record: measurements over time, for reports.
     """
@@ -137,6 +139,7 @@ class Outcome:
     replays: int
     clients: Counter[str]
     faults: Counter[FaultKind]
+    switches: int
     compared: int
     record: Record
 
@@ -167,7 +170,8 @@ class _Life:
     def __init__(self, spec: WorldSpec, number: int, trace: Trace | None, clock: LeapClock) -> None:
         self._spec = spec
         pace = VirtualPace(clock.current_time)
-        self.device = EmulatedRuntime(spec.device, pace, seed=spec.seed + number)
+        models = spec.models
+        self.device = EmulatedRuntime(spec.device, pace, seed=spec.seed + number, models=models.on(spec.device))
         self.runtime = FaultyRuntime(self.device, Rates(spec.faults, seed=spec.seed + 7919 * number), pace)
         self.runner = VirtualRunner(pace, clock)
         self.desk: FrontDesk | None = None
@@ -178,8 +182,12 @@ class _Life:
         longest_job_s = _JOB_TIMEOUT.base_s + _JOB_TIMEOUT.per_token_s * device.context_tokens
         drain = DrainChecker(farewell_s=longest_job_s + _FAREWELL_S)
         diligence = DiligenceChecker(spec.policy, lanes=device.lanes)
-        checkers = (self.requests, self.lanes, HistoryChecker(), self.fairness, diligence, drain)
-        self.watch = Watch(checkers, trace)
+        self.generations = GenerationChecker(dwell_s=models.dwell_s)
+        checkers = (self.requests, self.lanes, HistoryChecker(), drain, self.generations)
+        # These two know one model that is always there.
+        steady = () if models.are_exchanged else (self.fairness, diligence)
+        self.watch = Watch((*checkers, *steady), trace)
+        self.shelf = PackageShelf(models, device, _chunks_earned if spec.chunked else _nothing_earned)
 
     def conclude(self, now: float, *, device_lost: bool) -> None:
         """Hold everything that can be held once the daemon has ended."""
@@ -199,14 +207,16 @@ class _World:
         self._on_progress = on_progress
         self._rng = np.random.default_rng(spec.seed)
         self._record = Record()
-        self._visitors = Visitors(self._record)
+        self._visitors = Visitors(self._record, spec.models.voices())
+        self._operations = list(spec.models.operations)
         self._all_came = trio.Event()
         self._reloads = list(spec.reloads)
         self._restarts_s = list(spec.restarts_s)
         self._tenants = spec.policy.tenants
         self._faults: Counter[FaultKind] = Counter()
         self._said: Counter[str] = Counter()
-        self._arrived = self._steps = self._lives = self._losses = self._compared = self._resets = self._replays = 0
+        self._arrived = self._steps = self._lives = self._losses = 0
+        self._compared = self._switches = self._resets = self._replays = 0
         self._ended_s = 0.0
 
     def outcome(self) -> Outcome:
@@ -221,6 +231,7 @@ class _World:
             replays=self._replays,
             clients=self._visitors.endings,
             faults=self._faults,
+            switches=self._switches,
             compared=self._compared,
             record=self._record,
         )
@@ -258,6 +269,7 @@ class _World:
         self._arrived += life.requests.arrived
         self._steps += life.watch.steps
         self._compared += life.fairness.compared
+        self._switches += life.generations.switches
         counts = life.watch.snapshot()
         self._resets += counts.resets
         self._replays += counts.replays
@@ -268,17 +280,14 @@ class _World:
             self._record.restarted(now)
 
     def _daemon(self, life: _Life, spec: WorldSpec, signals: trio.MemorySendChannel[int]) -> Daemon:
-        source = ModelSource(
-            alias=ALIAS,
-            package=Path("emulated"),
-            verify=lambda: None,
-            open_text=lambda: ModelText(ByteTokenizer(), None),
-            meta={},
-            evidence=_chunks_earned if spec.chunked else _nothing_earned,
-        )
+        first, *others = (life.shelf.first_of(alias) for alias in spec.models.aliases)
         return Daemon(
             runtime=life.runtime,
-            source=source,
+            source=first,
+            beside=tuple(others),
+            residency=spec.models.residency,
+            find=life.shelf.find,
+            serve_admin=partial(operate, due=self._operations) if spec.models.operations else None,
             policy=spec.policy,
             metrics=self._record.beside(life.watch),
             serve_http=partial(self._surface, life, signals),

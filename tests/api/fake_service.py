@@ -89,6 +89,7 @@ class FakeService:
         self.lanes: tuple[Slot, ...] = ()
         self.reading: DeviceReading | None = None
         self.served: tuple[ServedModel, ...] = (MODEL,)
+        self.coming: frozenset[str] = frozenset()
         self.requests: list[InferenceRequest] = []
         self.active = 0
         self.tokens_run = 0
@@ -99,6 +100,9 @@ class FakeService:
 
     def models(self) -> tuple[ServedModel, ...]:
         return self.served
+
+    def is_coming(self, alias: str) -> bool:
+        return alias in self.coming
 
     def slots(self) -> tuple[Slot, ...]:
         return self.lanes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import (
     AllocateSequence,
@@ -14,6 +16,7 @@ from calculet_trio.core.effects import (
     ReleaseSequence,
     SubmitJob,
     Vacated,
+    Wanted,
 )
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId, Job
@@ -31,8 +34,12 @@ SHAPE = small_shape(2)
 class Host:
     """A core with models ``one`` and ``two``; allocations and releases are answered at once, jobs when told to."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.core = ServingCore(policy or small_policy(), (EngineId.PING,))
+    def __init__(
+        self, policy: Policy | None = None, *, policies: Mapping[str, Policy] | None = None, dwell_s: float = 60.0
+    ) -> None:
+        self.core = ServingCore(
+            policy or small_policy(), (EngineId.PING,), policies={} if policies is None else policies, dwell_s=dwell_s
+        )
         self.now = 0.0
         self.jobs: list[Job] = []
         self.refused: dict[RequestId, str] = {}
@@ -44,6 +51,7 @@ class Host:
         self.releases: list[ReleaseSequence] = []
         self.placed: list[tuple[RequestId, GenerationId]] = []
         self.vacated: list[Vacated] = []
+        self.wanted: list[str] = []
         self._wishes: dict[RequestId, int] = {}
         self.ended: dict[RequestId, str] = {}
         self._requests = 0
@@ -68,15 +76,20 @@ class Host:
                         self.tell(ev.Offered(request, generation, (1, 2, 3), self._wishes[request]))
                 case Vacated():
                     self.vacated.append(effect)
+                case Wanted(alias):
+                    self.wanted.append(alias)
                 case SubmitJob():
                     self.jobs.append(effect.job)
-                case Finish(request) | Fail(request) | Drop(request):
-                    assert request not in self.ended, "a stream is closed once"
-                    self.ended[request] = type(effect).__name__
-                case Refuse():
-                    assert effect.request not in self.refused, "a request is refused once"
-                    self.refused[effect.request] = effect.refusal.code
+                case Finish() | Fail() | Drop() | Refuse():
+                    self._note_end(effect)
         return effects
+
+    def _note_end(self, effect: Finish | Fail | Drop | Refuse) -> None:
+        assert effect.request not in self.ended.keys() | self.refused.keys(), "a stream is closed once"
+        if isinstance(effect, Refuse):
+            self.refused[effect.request] = effect.refusal.code
+        else:
+            self.ended[effect.request] = type(effect).__name__
 
     def allocate(self) -> None:
         asked = self.allocations.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -49,6 +50,8 @@ class Shelf:
                 digest=f"digest-of-{package}",
                 co_resident=True,
                 served=lambda: self.calls.append(f"served {package}"),
+                shape=script.shape,
+                released=partial(self.calls.append, f"released {package}"),
             ),
             **changes,
         )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import asynccontextmanager
 
 import attrs
 import pytest
 import trio
 
-from calculet_trio.core.policy import Policy
 from calculet_trio.errors import (
     GenerationFailed,
     ModelNotFound,
@@ -18,99 +16,13 @@ from calculet_trio.errors import (
     PackageError,
     ServiceUnavailable,
 )
-from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.shell import lifecycle
-from calculet_trio.shell.daemon import Daemon
-from calculet_trio.shell.executor import JobTimeout
-from calculet_trio.shell.operations import Unheard
 from calculet_trio.text.params import ChatPrompt
 from calculet_trio.text.tokenizer import Segment
-from tests.shell.house import ask, asking, read, silence, until
-from tests.shell.shelf import MODEL_BYTES, Shelf
+from tests.shell.house import ask, asking, read, until
+from tests.shell.shelf import MODEL_BYTES
+from tests.shell.shelf_house import Heard, living
 
-SCRIPTS = {
-    "old": {"replies": [{"when": "gated", "tokens": [{"text": "old", "gate": "g"}, " end"]}, {"tokens": ["old"]}]},
-    "new": {"replies": [{"tokens": ["new"]}]},
-    "other": {"replies": [{"tokens": ["other"]}]},
-}
 ONE, SEVERAL = pytest.param(False, id="holds one"), pytest.param(True, id="holds several")
-
-
-class Heard(Unheard):
-    def __init__(self):
-        self.lines = []
-        self.returns = True
-
-    def __call__(self, line):
-        self.lines.append(line)
-
-    def past_return(self):
-        self.returns = False
-
-
-@attrs.frozen
-class House:
-    shelf: Shelf
-    service: object
-    alive: lifecycle._House
-    nursery: trio.Nursery
-
-    @property
-    def models(self):
-        return self.alive._models
-
-    def status(self, alias="m"):
-        return next(status for status in self.models.board.statuses() if status.alias == alias)
-
-    async def load(self, package, report=None):
-        return await self.models.load_named("m", package, report or Heard())
-
-
-@asynccontextmanager
-async def living(*, holds_several, drain_s=5.0, job_s=10.0, templates=None):
-    shelf = Shelf(SCRIPTS, holds_several=holds_several)
-    shelf.templates.update(templates or {})
-    ready, opened, ended, seen = trio.Event(), trio.Event(), trio.Event(), []
-
-    async def serve_http(service, stop, *, task_status):
-        seen.append(service)
-        opened.set()
-        task_status.started(0)
-        await stop.wait()
-
-    def find(alias, package):
-        if package is not None and package not in SCRIPTS:
-            raise PackageError(f"there is no package {package!r}")
-        return shelf.source(alias, package or "old")
-
-    daemon = Daemon(
-        runtime=shelf,
-        source=shelf.source("m", "old"),
-        policy=Policy(),
-        metrics=ServiceMetrics(),
-        serve_http=serve_http,
-        on_ready=lambda _port: ready.set(),
-        drain_s=drain_s,
-        job_timeout=JobTimeout(base_s=job_s, per_token_s=0.0),
-        find=find,
-    )
-    alive = lifecycle._House(daemon, shelf.open())
-
-    async def live():
-        try:
-            await alive.live(signals=silence())
-        finally:
-            shelf.close()
-            ended.set()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(live)
-        await ready.wait()
-        yield House(shelf, seen[0], alive, nursery)
-        alive._begin_drain(drain_s)
-        with trio.fail_after(30):
-            await ended.wait()
-    assert len(alive._dispatcher) == len(alive._samplers) == 0
 
 
 async def keep_asking(house, found, stop):
@@ -336,14 +248,14 @@ async def test_a_second_model_is_refused_by_name_where_one_fits_and_served_besid
 async def test_a_package_without_room_is_refused_before_the_device_is_touched():
     async with living(holds_several=True) as house:
 
-        def no_room(_used):
+        def no_room(_used, _beside):
             raise PackageError("it needs 28.150 GiB, and 3 are left")
 
         source = house.shelf.source("m", "new", fits=no_room)
         calls = list(house.shelf.calls)
         with pytest.raises(PackageError, match=r"28\.150"):
             await house.models.load(source)
-        assert house.shelf.calls == calls
+        assert house.shelf.calls == [*calls, "released new"]
         assert (await ask(house.service, "hi"))[0] == "old"
 
 
@@ -394,4 +306,4 @@ async def test_a_hundred_swaps_leave_nothing_behind():
         core = house.alive._loop._core
         assert len(core._fleet.generations) == len(core._fleet.served) == 1
         assert len(house.alive._desk._prompts) == 1
-        assert house.models._vacated == {}
+        assert house.models.residents._vacated == {}
