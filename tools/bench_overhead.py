@@ -190,7 +190,7 @@ class Point:
         return [sum(pair) for pair in zip(self.stages_ms["told"], self.stages_ms["decided"], strict=True)]
 
 
-def measure(batch: int, sampling: str, inflight: int, *, tokens: int, scratch: Path) -> Point:
+def measure(batch: int, sampling: str, inflight: int, *, tokens: int, candidates: int, scratch: Path) -> Point:
     """One daemon, with as many clients as its engines have lanes."""
     figures = scratch / "steps.json"
     body = {"model": "m", "prompt": "hi", "stream": True, "max_tokens": tokens, "ignore_eos": True, "seed": 1}
@@ -202,7 +202,8 @@ def measure(batch: int, sampling: str, inflight: int, *, tokens: int, scratch: P
         "executor": {"max_inflight": inflight},
     }
     command = [sys.executable, __file__, str(figures)]
-    with DaemonProcess(board=BOARD, scheduler=scheduler, command=command) as daemon:
+    board = BOARD | ({"candidates": candidates} if candidates else {})
+    with DaemonProcess(board=board, scheduler=scheduler, command=command) as daemon:
         heard = trio.run(crowd, daemon.port, [asking] * (batch * inflight))
         assert all(told.ended for told in heard), daemon.log
         assert daemon.stop() == 0, daemon.log
@@ -325,6 +326,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--inflight", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--sampling", choices=SAMPLING, action="append", help="one of the two; both where not given")
     parser.add_argument("--tokens", type=int, default=1000, help="of each client (1000)")
+    parser.add_argument("--candidates", type=int, default=0, help="that the board names of each row (0: whole rows)")
     parser.add_argument("--rounds", type=int, default=200, help="of choosing 16 tokens (200)")
     parser.add_argument("--json", type=Path, help="write every figure there")
     options = parser.parse_args()
@@ -344,7 +346,12 @@ def main() -> None:
         for batch in options.batches:
             for sampling in options.sampling or SAMPLING:
                 for inflight in options.inflight:
-                    points.append(measure(batch, sampling, inflight, tokens=options.tokens, scratch=Path(scratch)))
+                    shared: dict[str, Any] = {
+                        "tokens": options.tokens,
+                        "candidates": options.candidates,
+                        "scratch": Path(scratch),
+                    }
+                    points.append(measure(batch, sampling, inflight, **shared))
                     print(f"measured B{batch} {sampling}, {inflight} in flight", file=sys.stderr, flush=True)
     show(points)
     print(f"\nload average at the end {os.getloadavg()[0]:.1f}; again: tools/bench_overhead {' '.join(sys.argv[1:])}")
