@@ -28,6 +28,9 @@ _TOKENS: Final = 8
 _WARM_ROUNDS: Final = 3
 """Caches, histograms and buffers have their size by then."""
 _ROUNDS_MIN: Final = 6
+_ROUNDS_S: Final = 10.0
+"""About how long the fewest rounds may take: on a slow device fewer requests are served in each, down to four."""
+_TOGETHER_MIN: Final = 4
 GROWTH_AT_MOST: Final = 0.02
 """Of the process, from the third round to the last: S §18 allows as much to a load and unload."""
 _BOUND_SLACK_S: Final = 900.0
@@ -124,18 +127,21 @@ def serve_rounds(trial: Trial, policy: Policy, *, seconds: float, progress: Call
     )
 
     async def visit(service: Service) -> Rounds:
+        began_s = trio.current_time()
         alone = [await ask(service, trial.alias, errand) for errand in wanted]
+        share = max(seconds, _ROUNDS_S) / (_ROUNDS_MIN * (trio.current_time() - began_s))
         objection = _objection(wanted, alone, alone)
+        asked = wanted[: max(_TOGETHER_MIN, int(len(wanted) * share))]
         ends_s, rounds, early, device_bytes = trio.current_time() + seconds, 0, held_now(), trial.memory_bytes()
         while objection is None and (rounds < _ROUNDS_MIN or trio.current_time() < ends_s):
             rounds += 1
             progress(f"round {rounds}, {max(0.0, ends_s - trio.current_time()):.0f} s to go")
-            together = await ask_all(service, trial.alias, wanted, at_once=len(wanted))
-            objection = _objection(wanted, alone, together)
+            together = await ask_all(service, trial.alias, asked, at_once=len(asked))
+            objection = _objection(asked, alone[: len(asked)], together)
             if rounds == _WARM_ROUNDS:
                 early, device_bytes = held_now(), trial.memory_bytes()
         late = held_now()
-        return Rounds(objection, (rounds + 1) * len(wanted), early, late, (device_bytes, trial.memory_bytes()))
+        return Rounds(objection, len(wanted) + rounds * len(asked), early, late, (device_bytes, trial.memory_bytes()))
 
     return trial.live(policy, visit, bound_s=seconds + _BOUND_SLACK_S)
 
