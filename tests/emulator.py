@@ -30,7 +30,7 @@ def emulator_library() -> Path:
 @functools.cache
 def _built() -> Path:
     """Through ``calculet-trio binding build``; kept for the sources that it was built from."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(SOURCE).encode())  # cmake keeps to the place that it configured
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file():
             digest.update(str(path.relative_to(SOURCE)).encode() + path.read_bytes())
