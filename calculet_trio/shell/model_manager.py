@@ -111,8 +111,8 @@ class ModelManager:
             calculet_trio.errors.PackageError: the package is damaged, does not fit the device, or its
                 golden run does not reproduce; nothing is published, and what was served is served (again).
 
-        **Cancellation**: between two steps, and not between the old model's drain and the new one's start; a begun
-        device call is ended first.
+        **Cancellation**: between two steps, and not after the device has been touched: from there on it is seen
+        through, or undone.
         """
         alias = source.alias
         began_s = trio.current_time()
@@ -124,6 +124,8 @@ class ModelManager:
                     prepared = await self._prepare(source, report)
                 try:
                     async with self._turn:
+                        with self.residents.giving_up(generation, alias):
+                            await _last_chance(report)
                         downtime_s = await self._put(generation, prepared, report)
                 except BaseException:
                     prepared.text.close()
@@ -164,13 +166,14 @@ class ModelManager:
             calculet_trio.errors.OperationRefused: nothing is loaded there.
             calculet_trio.errors.OperationFailed: the device is not certain to be rid of it.
 
-        **Cancellation**: before the drain; then it is ended first.
+        **Cancellation**: before the drain, and not after it has begun.
         """
         async with self._turn:
             current = self.residents.current.get(alias)
             parked = self._parked.pop(alias, None)
             if current is None and parked is None:
                 raise OperationRefused(f"{alias} is not loaded")
+            await _last_chance(report)
             before = self._memory()
             if parked is not None:
                 self._post(ModelForgone(alias))  # first, so that nobody waits for its next turn
@@ -249,7 +252,6 @@ class ModelManager:
     async def _swap(self, old: Resident, generation: GenerationId, prepared: Prepared, report: Report) -> float:
         """Only one fits: the old one is drained first, and comes back if the new one does not come up."""
         alias = prepared.source.alias
-        report.past_return()
         if alias not in self._parked:
             self._post(ModelExpected(alias))
         closed_s = trio.current_time()
@@ -317,3 +319,9 @@ class ModelManager:
 
 def _plans(sources: Iterable[ModelSource]) -> tuple[CapacityPlan, ...]:
     return tuple(source.plan for source in sources if source.plan is not None)
+
+
+async def _last_chance(report: Report) -> None:
+    """The device is about to be touched: what was cancelled ends here, and nothing is cancelled after it."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    report.past_return()

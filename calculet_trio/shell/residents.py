@@ -166,7 +166,6 @@ class Residents:
         alias, generation = resident.source.alias, resident.generation
         noting = self.board.noting(alias, report)
         is_replaced = self.current.get(alias) is not resident
-        report.past_return()
         with self._loader.phase(LoadPhase.CLOSE, alias, noting):
             drained = self._vacated.setdefault(generation, trio.Event())
             self.advance(generation, alias, _E.DRAIN, drain_by_s=trio.current_time() + within_s)
