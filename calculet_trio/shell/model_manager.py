@@ -12,7 +12,8 @@ Source: SPEC section 8 (S §10–§13).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -123,9 +124,7 @@ class ModelManager:
                     self.residents.advance(generation, alias, _E.VALIDATE)
                     prepared = await self._prepare(source, report)
                 try:
-                    async with self._turn:
-                        with self.residents.giving_up(generation, alias):
-                            await _last_chance(report)
+                    async with self._its_turn(generation, alias, report):
                         downtime_s = await self._put(generation, prepared, report)
                 except BaseException:
                     prepared.text.close()
@@ -207,6 +206,21 @@ class ModelManager:
         source = self._parked.get(alias)
         if source is not None and alias not in self.residents.current:
             await self.load(source)
+
+    @asynccontextmanager
+    async def _its_turn(self, generation: GenerationId, alias: str, report: Report) -> AsyncIterator[None]:
+        """Nobody else configures the device; a load that is cancelled before that comes to nothing.
+
+        **Cancellation**: until it has its turn.
+        """
+        with self.residents.giving_up(generation, alias):
+            await self._turn.acquire()
+        try:
+            with self.residents.giving_up(generation, alias):
+                await _last_chance(report)
+            yield
+        finally:
+            self._turn.release()
 
     # ---- the ways of a generation -------------------------------------------------------------------
 
