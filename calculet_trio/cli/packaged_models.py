@@ -45,6 +45,23 @@ def packaged(configuration: Configuration, served: Served, policy: Policy) -> Mo
     return _source(configuration, store, alias, package, manifest)
 
 
+def other_of_two(configuration: Configuration, served: Served) -> str:
+    """The name of the store's other package, where it holds two.
+
+    Raises:
+        calculet_trio.errors.ConfigurationRefused: it does not.
+    """
+    store = store_of(configuration)
+    others = [name for name in store.names() if name != served.model.package]
+    if len(others) != 1:
+        raise ConfigurationRefused(
+            f"the store {store.root} holds {len(others)} packages beside {served.model.package or 'the first'}, "
+            "and none was chosen to take turns with it",
+            hint="choose both with --package and --second; calculet-trio package list",
+        )
+    return others[0]
+
+
 def fitting(served: Served, policy: Policy, shape: ModelShape, *, package_name: str) -> str:
     """The alias of a package that fits its policy.
 

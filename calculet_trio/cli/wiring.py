@@ -20,7 +20,7 @@ from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLim
 from calculet_trio.cli.board import board_runtime
 from calculet_trio.cli.emulated_models import emulated_model, emulated_runtime
 from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template
-from calculet_trio.cli.packaged_models import PackageFinder, fitting, packaged
+from calculet_trio.cli.packaged_models import PackageFinder, fitting, other_of_two, packaged
 from calculet_trio.cli.proving import Prover, agreement_of
 from calculet_trio.cli.residency import longest_shape, require_declared, require_strategy
 from calculet_trio.cli.state_files import history_file
@@ -322,6 +322,31 @@ class Subject:
     agreement: Agreement
     policy: Policy
     faults: FaultControl
+
+
+def wire_second(configuration: Configuration, package: str | None, *, alias: str) -> ModelSource:
+    """Another model for the same alias and device, as it would be loaded into the place of the first.
+
+    Args:
+        configuration: what would be served.
+        package: its name or path; None for the other one of a store of two, or the emulated board's other model.
+        alias: of both.
+
+    Raises:
+        calculet_trio.errors.PackageError: there is no such package.
+        calculet_trio.errors.ConfigurationRefused: it does not fit its policy, or nobody knows which one is meant.
+    """
+    served = _first(configuration)
+    policy = configuration.policy(served)
+    if configuration.service.device.runtime is RuntimeKind.EMULATED:
+        from calculet_trio.runtimes.emulated import OTHER_MODEL
+
+        _, source = _emulated(configuration, served, policy, VirtualPace(lambda: 0.0))
+        return attrs.evolve(source, alias=alias, package=OTHER_MODEL)
+    named = package or other_of_two(configuration, served)
+    return packaged(
+        configuration, attrs.evolve(served, model=attrs.evolve(served.model, alias=alias, package=named)), policy
+    )
 
 
 def wire_subject(configuration: Configuration, *, in_real_time: bool = False) -> Subject:

@@ -181,22 +181,26 @@ class Trial:
             ),
             policy=policy,
             metrics=ServiceMetrics() if metrics is None else metrics,
-            serve_http=_nowhere,
+            serve_http=nowhere,
             drain_s=_DRAIN_S,
             job_timeout=JobTimeout() if job_timeout is None else job_timeout,
         )
         try:
-            return trio.run(_live, daemon, visit, bound_s)
+            return trio.run(live_once, daemon, visit, bound_s)
         except (Exception, BaseExceptionGroup) as error:
             self._kept.abandon()
-            raise LifeFailed(_sentence(error)) from error
+            raise LifeFailed(sentence_of(error)) from error
 
     def _kept_text(self) -> ModelText:
         assert self._text is not None, "inside the with block"
         return self._text
 
 
-async def _live(daemon: Daemon, visit: Callable[[Service], Awaitable[T]], bound_s: float) -> T:
+async def live_once(daemon: Daemon, visit: Callable[[Service], Awaitable[T]], bound_s: float) -> T:
+    """One life of a daemon whose surface is ``visit``; it drains when that returns, which is answered.
+
+    **Cancellation**: drains jobs that were submitted.
+    """
     ready = trio.Event()
     send_signal, signals = trio.open_memory_channel[int](1)
     said: list[T] = []
@@ -223,13 +227,14 @@ async def _live(daemon: Daemon, visit: Callable[[Service], Awaitable[T]], bound_
     return answer
 
 
-async def _nowhere(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
-    """Replaced, in `_live`, by a surface that knows when the model is ready."""
+async def nowhere(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
+    """Replaced, in `live_once`, by a surface that knows when the model is ready."""
     task_status.started(0)
 
 
-def _sentence(error: BaseException) -> str:
-    leaves = list(_leaves(error))
+def sentence_of(error: BaseException) -> str:
+    """What a life died of; raises ``error`` where nothing in it is for people."""
+    leaves = leaves_of(error)
     for kind in (DeviceLost, CalculetError, Exception):
         for leaf in leaves:
             if isinstance(leaf, kind):
@@ -237,7 +242,8 @@ def _sentence(error: BaseException) -> str:
     raise error
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The errors that a group, or one of its groups, is made of."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+        return [leaf for each in error.exceptions for leaf in leaves_of(each)]
     return [error]

@@ -2,7 +2,7 @@
 
 Each next token is a function of its sequence's whole KV history, so that any mix-up of lanes, a lost or a
 doubled token changes every token that follows. `continuation` computes the same from a prompt alone: what a
-client must have received.
+client must have received. `OTHER_MODEL` has the same numbers and says other words.
 
 Source: SPEC section 1, 7, 12, 14; S §9, §14.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -52,6 +53,9 @@ Rows = npt.NDArray[np.float32]
 CHOSEN_LOGIT: Final = 100.0
 END_TOKEN: Final = 258
 """Of `calculet_trio.text.byte_tokenizer.ByteTokenizer`: ``<|endoftext|>``."""
+
+OTHER_MODEL: Final = Path("another emulated model")
+"""What `EmulatedRuntime.configure` takes for it; every other path is the model itself."""
 
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
@@ -111,7 +115,7 @@ class EmulatedRuntime:
         models: Mapping[Path, DeviceModel] = MappingProxyType({}),
     ) -> None:
         self.model = self._board = model
-        self._models = models
+        self._models = {OTHER_MODEL: attrs.evolve(model, voice=model.voice + 1), **models}
         self._pace = pace
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()  # the books: lanes, histories, jobs

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from calculet_trio.cli import conformance_gate, virtual_hours
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.main import run
-from calculet_trio.conformance import milestone_m1
+from calculet_trio.conformance import footprint, milestone_m1
 from calculet_trio.conformance.blocks import BlockSize
 from calculet_trio.conformance.gate import Criterion, GateVerdict
 from calculet_trio.core.policy import BatchPolicy, Policy
@@ -89,3 +90,23 @@ def test_virtual_hours_are_the_simulators_and_its_objection_is_theirs(monkeypatc
     monkeypatch.setattr(virtual_hours, "run_world", objects)
     served = virtual_hours.serve_virtual_hours(Scenario(seed=3, seconds=36.0), policy)
     assert served.objection == "Violated: a lane is not accounted for"
+
+
+def test_m4_switches_two_emulated_models_in_virtual_time(
+    quick_board: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(conformance_gate, "SHORT_CYCLES", 2)
+    real = footprint.held_now
+    # The heap of the tests' process grows and shrinks with what other tests did.
+    monkeypatch.setattr(footprint, "held_now", lambda: attrs.evolve(real(), memory_bytes=1000))
+    arguments = ["conformance", "gate", "m4", "--device", str(quick_board), "--short", "--hours", "0.02", "--json"]
+    code = run(arguments)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["verdict"], code) == ("PASS", ExitCode.DONE), report["criteria"]
+    assert (report["emulated"], report["short"]) == (True, True)
+    assert "of virtual time" in report["criteria"][3]["seen"]
+
+
+def test_a_second_model_is_m4s_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", "gate", "m1", "--second", "n"]) == ExitCode.USAGE
+    assert "--second goes with m4" in capsys.readouterr().err
