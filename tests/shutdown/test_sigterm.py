@@ -215,7 +215,7 @@ async def test_a_job_that_never_returns_is_left_behind(beside_a_stalled_reader: 
         await served.wait_for(allocated=2 + beside_a_stalled_reader)
         async with exiting(served.daemon, 75):
             answer = await runs.read_answer()
-            assert (answer.status, answer.error["code"]) == (503, "timeout")
+            assert (answer.status, answer.error["code"]) == (503, "stuck_wait")
             await waits.read_to_end()
             assert b'"error"' in waits.raw
 
