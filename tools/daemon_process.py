@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -162,7 +163,11 @@ class DaemonProcess:
     def threads(self) -> list[str]:
         """The names of its threads; trio calls those that it keeps for later ``Trio thread N``."""
         tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
-        return sorted((task / "comm").read_text().strip() for task in tasks)
+        names = []
+        for task in tasks:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+                names.append((task / "comm").read_text().strip())
+        return sorted(names)
 
     # ---- what it says of itself ---------------------------------------------------------------------
 
