@@ -69,8 +69,7 @@ class RequestRegistry:
         state = request.advance(event)
         if waited and not request.is_waiting:
             self._waiting -= 1
-            self._waiting_prompt_tokens -= len(request.prompt)
-            self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
+            self._count_prompt_no_more(request)
         if state in REQUEST_TABLE.terminal:
             del self._requests[request.id]
             self._unpin(request)
@@ -103,10 +102,13 @@ class RequestRegistry:
     def unprice(self, request: Request) -> None:
         """The waiting request's prompt is to be made anew for another model; one that has none yet is no error."""
         assert request.is_waiting
-        self._waiting_prompt_tokens -= len(request.prompt)
-        self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
+        self._count_prompt_no_more(request)
         request.prompt = ()
         request.max_new_tokens = 0
+
+    def _count_prompt_no_more(self, request: Request) -> None:
+        self._waiting_prompt_tokens -= len(request.prompt)
+        self._tenants.of(request.tenant).waiting_prompt_tokens -= len(request.prompt)
 
     @property
     def waiting(self) -> int:
