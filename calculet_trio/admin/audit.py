@@ -7,7 +7,7 @@ it was written anew: note the head that ``audit verify`` prints somewhere else, 
 A line is whole or absent: it is written in one call and synchronised before the operation it announces begins. One
 that a power failure tore is set aside when the log is opened next, and a record says so.
 
-Source: API.md "Admin endpoints"; SPEC section 15; the chain is that of RFC 6962's predecessors: hash of text and hash.
+Source: API.md "Admin endpoints"; SPEC section 15.
 """
 
 from __future__ import annotations
