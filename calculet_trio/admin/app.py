@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import attrs
 import structlog
 import trio
 from quart import Response, g, request
@@ -49,7 +50,7 @@ class _Calls:
     # ---- models -----------------------------------------------------------------------------------
 
     async def models(self, _: Arguments) -> Any:
-        return {"models": [_object(status) for status in self._operations.models()]}
+        return {"models": [attrs.asdict(status) for status in self._operations.models()]}
 
     async def load(self, arguments: Arguments, *, alias: str) -> Any:
         package = _text(arguments, "package", 256)
@@ -276,10 +277,6 @@ def _count(text: str) -> int:
 # ---- what is answered ---------------------------------------------------------------------------------
 
 
-def _object(status: Any) -> dict[str, Any]:
-    return {field.name: getattr(status, field.name) for field in type(status).__attrs_attrs__}
-
-
 def _encode(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False).encode()
 
@@ -292,7 +289,8 @@ async def _told(error: Exception) -> Response:
     """Whatever a handler raised, in the shape that the service socket's errors have, and a hint beside it."""
     status, kind, code, param = 500, "server_error", "internal_error", None
     message = "an internal error; the service's log has the details"
-    match _unwrapped(error):
+    told = _unwrapped(error)
+    match told:
         case HTTPException() as plain:
             status, kind, code = plain.code or 500, "invalid_request_error", plain.name.lower().replace(" ", "_")
             message = plain.name
@@ -312,7 +310,7 @@ async def _told(error: Exception) -> Response:
             status, kind, code, message = 422, "operation_error", type(known).__name__, str(known)
         case defect:
             log.error("admin_defect", path=request.path, exc_info=defect)
-    hint = getattr(_unwrapped(error), "hint", None) if isinstance(_unwrapped(error), OperatorError) else None
+    hint = told.hint if isinstance(told, OperatorError) else None
     body = {"message": message, "type": kind, "param": param, "code": code, **({"hint": hint} if hint else {})}
     return _reply({"error": body}, status)
 
