@@ -94,6 +94,11 @@ class Recovery:
     is_draining: bool = False
     resets: int = 0
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a reset has been decided on and has not ended: until then nobody knows what the device still does."""
+        return self.device.state in {DeviceState.QUIESCING, DeviceState.RESETTING}
+
     def fault(self, reason: FaultReason, now: float, engine: EngineId | None = None) -> None:
         """The device cannot go on as it is: it is to be reset, or given up."""
         if not self._may_reset(reason, now):

@@ -356,7 +356,7 @@ class ServingCore:
         return False
 
     def _conclude_drain(self) -> None:
-        if not self._is_draining or self._said_drained or len(self._registry):
+        if not self._is_draining or self._said_drained or len(self._registry) or self._recovery.is_under_way:
             return
         if self._jobs.in_flight_count or any(served.lanes.in_transit for served in self._served.values()):
             return

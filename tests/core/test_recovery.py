@@ -234,7 +234,8 @@ def test_nothing_is_reset_in_a_drain() -> None:
     assert world.abandoned
 
 
-def test_a_drain_in_the_middle_of_a_reset_ends_when_everybody_was_told() -> None:
+def test_a_drain_in_the_middle_of_a_reset_ends_with_the_reset() -> None:
+    """Who left before would leave a device that still works, or holds lanes, to a process that knows nothing of it."""
     world = recovering(lanes=2, replay=True)
     pair = decoding_pair(world)
     waits = world.ask()
@@ -245,6 +246,24 @@ def test_a_drain_in_the_middle_of_a_reset_ends_when_everybody_was_told() -> None
     world.pass_time(1.0)
     for request in pair:
         assert world.streams[request].end == Fail(request, FaultReason.SHUTDOWN, retryable=True)
+    assert not world.drained
+    world.reset()
+    assert world.drained
+
+
+def test_a_drain_that_comes_before_the_device_is_quiet_ends_with_the_reset() -> None:
+    world = recovering(max_inflight_jobs=2)
+    world.ask()
+    world.ask()
+    world.answer_all(jobs=False)
+    ping, pong = world.jobs
+    world.lose_job(ping, FaultReason.CCU_FAULT)
+    world.drain()
+    assert not world.resets
+    world.finish(pong)
+    assert world.resets
+    assert not world.drained
+    world.reset()
     assert world.drained
 
 
