@@ -3,59 +3,74 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from tests.api.wire import post
-from tests.clients.daemon import Daemon, running
+from tests.clients.daemon import running
 from tests.reports.scripts import COMMON, ONE_LANE, SLOWLY
 from tests.reports.served import CHAT, Served, ask
 
 ORIGIN = "http://allowed.example"
 
 
-@pytest.fixture(scope="session")
-def common_daemon() -> Iterator[Daemon]:
-    with running(COMMON) as daemon:
-        yield daemon
-        assert daemon.stop() == 0
+class Shared:
+    """A process that many rows share; who comes after one that ended it gets another."""
+
+    def __init__(self, script: Mapping[str, Any], **options: Any) -> None:
+        self._script = script
+        self._options = options
+        self._served: Served | None = None
+        self._process = ExitStack()
+
+    def served(self) -> Served:
+        if self._served is None or self._served.daemon.process.poll() is not None:
+            self._process.close()
+            self._served = Served(self._process.enter_context(running(self._script, **self._options)))
+        return self._served
+
+    def end(self) -> None:
+        with self._process:
+            if self._served is not None:
+                assert self._served.daemon.stop() == 0
 
 
 @pytest.fixture(scope="session")
-def one_lane_daemon() -> Iterator[Daemon]:
+def common() -> Iterator[Shared]:
+    shared = Shared(COMMON)
+    yield shared
+    shared.end()
+
+
+@pytest.fixture(scope="session")
+def with_one_lane() -> Iterator[Shared]:
     """One request runs, one waits; pages of one origin may ask; a reader that takes nothing is cut soon."""
     config = {
         "listen": {"cors_origins": [ORIGIN]},
         "timeouts": {"write_stall_s": 1.0},
         "limits": {"stream_backlog_bytes": 64 * 2**10},
     }
-    with running(ONE_LANE, config=config, arguments=["--max-waiting", "1"]) as daemon:
-        yield daemon
-        assert daemon.stop() == 0
-
-
-@pytest.fixture(scope="session")
-def common_served(common_daemon: Daemon) -> Served:
-    return Served(common_daemon)
-
-
-@pytest.fixture(scope="session")
-def one_lane_served(one_lane_daemon: Daemon) -> Served:
-    return Served(one_lane_daemon)
+    shared = Shared(ONE_LANE, config=config, arguments=["--max-waiting", "1"])
+    yield shared
+    shared.end()
 
 
 @pytest.fixture
-async def served(common_served: Served) -> AsyncIterator[Served]:
+async def served(common: Shared) -> AsyncIterator[Served]:
     """Four lanes; prompts of 1,024 tokens, contexts of 2,048."""
-    yield common_served
-    await common_served.is_at_rest()
+    served = common.served()
+    yield served
+    await served.is_at_rest()
 
 
 @pytest.fixture
-async def one_lane(one_lane_served: Served) -> AsyncIterator[Served]:
-    yield one_lane_served
-    await one_lane_served.is_at_rest()
+async def one_lane(with_one_lane: Shared) -> AsyncIterator[Served]:
+    served = with_one_lane.served()
+    yield served
+    await served.is_at_rest()
 
 
 @pytest.fixture(scope="session", autouse=True)

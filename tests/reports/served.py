@@ -186,6 +186,7 @@ class Served:
     async def is_at_rest(self) -> None:
         """Assert what must hold after every row, as if it had never been."""
         await self.hang_up()
+        assert self.daemon.process.poll() is None, f"it ended, with {self.daemon.wait()}: {self.daemon.stderr()}"
         deadline_s = time.monotonic() + WAIT_S
         while (held := self.counter("allocated")) != self.counter("released"):
             assert time.monotonic() < deadline_s, "lanes are still held"

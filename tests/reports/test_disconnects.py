@@ -11,6 +11,7 @@ from tests.api.wire import Answer, Wire, post
 from tests.reports.served import CHAT, Served, ask, reset_when_closed
 
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
+ADMITTED = "vllm:request_queue_time_seconds_count"
 CANCELLED = 'calculet_requests_total{outcome="cancelled"}'
 
 
@@ -134,12 +135,14 @@ async def test_b46_a_stream_is_what_it_would_have_been_without_those_who_left_it
     undisturbed = await served.begin("other", stream=True)
     await served.release("other", 50)
     expected = told(await undisturbed.read_answer())
+    finished = served.counter("finished")
     stays = await served.begin("other", stream=True)
     await served.release("other", 10)
+    await served.wait_for(finished=finished + 10)
     for _ in range(8):
-        allocated = served.counter("allocated")
+        admitted = (await served.metrics())[ADMITTED]
         leaves = await served.begin("endless", stream=True)
-        await served.wait_for(allocated=allocated + 1)
+        await served.until_metrics(**{ADMITTED: admitted + 1})
         await served.release("other", 4)  # so that its prefill, and steps of both together, get their turns
         await leaves.read_until(b'"content":"x "')
         await leaves.aclose()
