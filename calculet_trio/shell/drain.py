@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
@@ -28,6 +28,9 @@ from calculet_trio.shell.blocking import BlockingRunner
 
 T = TypeVar("T")
 
+HURRIED_S: Final = 2.0
+"""However much hurry there is, a call is given so long: one that the end of a drain meets is not stuck for that."""
+
 
 class Bound:
     """The moment at which a call is taken for stuck; it may be brought forward while the call runs.
@@ -37,11 +40,12 @@ class Bound:
     """
 
     def __init__(self, bound_s: float) -> None:
-        self._scope = trio.CancelScope(shield=True, deadline=trio.current_time() + bound_s)
+        self._began_s = trio.current_time()
+        self._scope = trio.CancelScope(shield=True, deadline=self._began_s + bound_s)
 
     def hurry(self, deadline_s: float) -> None:
-        """Wait no longer than until ``deadline_s``, monotonic."""
-        self._scope.deadline = min(self._scope.deadline, deadline_s)
+        """Wait no longer than until ``deadline_s``, monotonic, or `HURRIED_S` from the beginning."""
+        self._scope.deadline = min(self._scope.deadline, max(deadline_s, self._began_s + HURRIED_S))
 
     def move(self, deadline_s: float) -> None:
         """Another call: wait for it until ``deadline_s``, monotonic."""

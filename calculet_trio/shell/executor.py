@@ -212,7 +212,7 @@ class DeviceExecutor:
         self._post(_as_event(job, outcome))
 
     def hurry(self, deadline_s: float) -> None:
-        """The process is to end: a load's call is waited for until then, and no longer."""
+        """The process is to end: a call beside the jobs is waited for until then, and hardly longer (`Bound.hurry`)."""
         self._hurried_s = min(self._hurried_s, deadline_s)
         if self._load_bound is not None:
             self._load_bound.hurry(deadline_s)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.errors import DeviceLost, GenerationFailed, ServiceUnavailable
@@ -77,6 +79,24 @@ async def test_a_load_call_that_never_returns(monkeypatch):
             lost.append(house.alive)
             await trio.sleep_forever()
     assert lost[0].is_lost
+
+
+async def test_a_look_that_is_under_way_when_the_drain_ends_is_not_stuck():
+    """At an end of a drain that comes while the device is asked how it is, nobody knows less of it than before."""
+    asked, let_go = threading.Event(), threading.Event()
+    async with living(script("stuck"), drain_s=0.0) as house:
+
+        def slowly():
+            asked.set()
+            let_go.wait(60)
+            return house.runtime.status()
+
+        house.nursery.start_soon(partial(house.alive._executor.call, slowly, bound_s=60.0))
+        await until(asked.is_set)
+        house.alive._begin_drain(0.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not house.alive.is_lost
+        let_go.set()
 
 
 class Sleeper:
