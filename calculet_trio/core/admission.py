@@ -5,8 +5,10 @@ Source: SPEC section 4 (S §5).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from calculet_trio.core.effects import Refusal, RefusalKind
-from calculet_trio.core.lanes import KvLanes
+from calculet_trio.core.lanes import KvLane, KvLanes
 from calculet_trio.core.policy import AdmissionPolicy
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request
@@ -56,11 +58,11 @@ class AdmissionController:
         self._queue = queue
 
     def on_arrival(self, lanes: KvLanes | None, tenant: Tenant, now: float) -> Refusal | None:
-        """Whether one more request may wait. One that finds a free lane does not; ``lanes`` None: no model, no lane."""
+        """Whether one more request may wait. One that finds a lane does not; ``lanes`` None: no model, no lane."""
         waiting, spare = self._registry.waiting, 0
         if lanes is not None:
             waiting -= len(self._being_allocated(lanes))
-            spare = self._spare_lanes(lanes)
+            spare = self._spare_lanes(lanes, lanes.retained)
         if waiting >= self.policy.max_waiting_requests + spare:
             return self._full(
                 "queue_full", f"{waiting} requests wait already; the limit is {self.policy.max_waiting_requests}"
@@ -97,10 +99,11 @@ class AdmissionController:
         room = self._context_tokens(served) - prompt_tokens
         return room if asked is None else min(asked, room)
 
-    def may_admit(self, lanes: KvLanes, request: Request) -> bool:
-        """Whether sequences, KV tokens and lanes have room for the request now."""
-        return self._spare_lanes(lanes) > 0 and (
-            lanes.reserved_tokens + request.tokens_at_most <= self._kv_tokens(lanes)
+    def may_admit(self, lanes: KvLanes, request: Request, *, besides: Collection[KvLane] = ()) -> bool:
+        """Whether sequences, KV tokens and lanes have room for the request, were the lanes ``besides`` free as well."""
+        reserved = lanes.reserved_tokens - sum(lane.reserved_len for lane in besides)
+        return self._spare_lanes(lanes, len(besides)) > 0 and (
+            reserved + request.tokens_at_most <= self._kv_tokens(lanes)
         )
 
     def may_ever_admit(self, lanes: KvLanes, request: Request) -> bool:
@@ -143,7 +146,7 @@ class AdmissionController:
                 "deadline_too_short",
                 f"a prompt of {prompt_tokens} tokens takes about {prefill_s:.1f} s; its deadline is in {left_s:.1f} s",
             )
-        ahead = self._queue.ahead_of(tenant) + 1 - self._spare_lanes(served.lanes)
+        ahead = self._queue.ahead_of(tenant) + 1 - self._spare_lanes(served.lanes, served.lanes.retained)
         wait_s = 0.0 if ahead <= 0 else self.drain_rate.expected_s(ahead)
         request.expected_wait_s = wait_s
         if wait_s is not None and wait_s + (prefill_s or 0.0) > left_s:
@@ -164,9 +167,10 @@ class AdmissionController:
         owners = (self._registry.get(request) for request in lanes.being_allocated)
         return [request for request in owners if request is not None and request.is_waiting]
 
-    def _spare_lanes(self, lanes: KvLanes) -> int:
-        limit = self.policy.max_sequences
-        return lanes.free if limit is None else min(lanes.free, limit - (len(lanes) - lanes.free))
+    def _spare_lanes(self, lanes: KvLanes, besides: int) -> int:
+        """Lanes for one more request each: those that are free, and so many besides."""
+        limit, free = self.policy.max_sequences, lanes.free + besides
+        return free if limit is None else min(free, limit - (len(lanes) - free))
 
     def _kv_tokens(self, lanes: KvLanes) -> int:
         whole = len(lanes) * lanes.max_seq

@@ -74,6 +74,7 @@ class Admit:
     Args:
         queued_s: from arrival to now.
         expected_wait_s: what the forecast was when it was offered; None where nothing was measured yet.
+        cached_tokens: of its prompt, those that its lane holds already.
     """
 
     request: RequestId
@@ -81,6 +82,7 @@ class Admit:
     max_new_tokens: int
     queued_s: float
     expected_wait_s: float | None
+    cached_tokens: int = 0
 
 
 @attrs.define  # one a token: see `calculet_trio.core.jobs.LaneWork`
@@ -124,6 +126,17 @@ class AllocateSequence:
     lane: LaneId
     request: RequestId
     tokens: int
+
+
+@attrs.frozen
+class ContinueSequence:
+    """Go on with a retained sequence, for ``request``: drop its last ``drop_tokens``. Answered as an allocation is."""
+
+    generation: GenerationId
+    lane: LaneId
+    request: RequestId
+    sequence: SequenceId
+    drop_tokens: int
 
 
 @attrs.frozen
@@ -235,6 +248,7 @@ Effect = (
     | Fail
     | Drop
     | AllocateSequence
+    | ContinueSequence
     | ReleaseSequence
     | SubmitJob
     | Quarantined

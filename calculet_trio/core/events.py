@@ -126,7 +126,7 @@ class SequenceAllocated:
 
 @attrs.frozen
 class SequenceRefused:
-    """The runtime could not allocate now; the lane holds nothing."""
+    """The runtime could not allocate now, and the lane holds nothing; or it could not shorten a retained sequence."""
 
     generation: GenerationId
     lane: LaneId

@@ -57,6 +57,12 @@ CHUNKED_PREFILL_CONDITIONS: Final = (
 )
 """All five of S §6: runtime support, equal KV, clear positions, the boundaries 15/16/17 …, golden and speed."""
 
+PREFIX_REUSE_CONDITIONS: Final = (*CHUNKED_PREFILL_CONDITIONS[:-1], "remove_tail_boundaries", "prefix_reuse")
+"""A retained sequence is shortened and prefilled further: both must have been shown, and the two together.
+
+Of S §6's five the last is left out: how long a prompt in pieces takes. Here none is cut.
+"""
+
 BATCH_CONDITIONS: Final = ("lanes_1_to_b", "inactive_lane_writes_no_kv", "mixed_lengths")
 """Each lane is by itself, whoever else takes part."""
 
@@ -71,7 +77,7 @@ CAPABILITIES: Final[dict[str, Capability]] = {
         Capability(
             "incremental_prefill", Level.C3, CHUNKED_PREFILL_CONDITIONS, "the vendor's word on incremental prefill"
         ),
-        Capability("prefix_reuse", Level.C3, ("prefix_reuse",), "copying KV between sequences"),
+        Capability("prefix_reuse", Level.C3, PREFIX_REUSE_CONDITIONS, "the vendor's word on incremental prefill"),
         Capability("lane_fault_isolation", Level.C3, ("lane_fault_isolation",), "the vendor's failure contract"),
         Capability("co_residency", Level.C3, ("co_residency",), "a runtime with model handles"),
         Capability("shift", Level.C2, ("shift",), "closed semantics of DoShift"),

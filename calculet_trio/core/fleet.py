@@ -28,6 +28,7 @@ from calculet_trio.core.policy import Policy
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.residency import Residency
+from calculet_trio.core.retention import ReuseCounts
 from calculet_trio.core.served import Served
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import NO_GENERATION, GenerationId
@@ -47,6 +48,7 @@ class Fleet:
         generations: all that are not forgotten, by id.
         served: those that were published and still hold something.
         residency: which of the aliases that share the device by time has it.
+        reuse: what retained lanes have come to, over all generations.
 
     Args:
         policy: what a published generation is scheduled by.
@@ -76,6 +78,7 @@ class Fleet:
         self.generations: dict[GenerationId, ModelGeneration] = {}
         self.served: dict[GenerationId, Served] = {}
         self.residency = Residency(self.generations, endings, effects, dwell_s=dwell_s)
+        self.reuse = ReuseCounts()
         self._policy = policy
         self._policies = policies
         self._registry = registry
@@ -138,6 +141,8 @@ class Fleet:
             self._pair.doubted(ev.Doubt.RECOVERY)
         elif event.step is GenerationEvent.DRAIN:
             self._draining[generation.id] = inf if event.drain_by_s is None else event.drain_by_s
+            for lane in self.served[generation.id].retention.evict_all():
+                self._endings.give_back(lane, generation.id)
             self._send_on(generation)
         elif event.step in (GenerationEvent.UNLOADED, GenerationEvent.GIVE_UP):
             self._lose_name(generation)
@@ -147,7 +152,7 @@ class Fleet:
         assert event.shape is not None, "a published generation has a shape"
         generation.shape = event.shape
         policy = self._policies.get(generation.alias, self._policy)
-        self.served[generation.id] = Served(generation, event.shape, policy, event.evidence)
+        self.served[generation.id] = Served(generation, event.shape, policy, event.evidence, self.reuse)
         self._alias[generation.alias] = generation.id
         self._expected.discard(generation.alias)
         for request in self._room.leave_all(generation.alias):

@@ -1,7 +1,9 @@
 """KV lanes: where sequences live on the device, and why no lane can leak from one user to another.
 
 A lane is reserved for one request, allocated by the runtime, updated by jobs, released, and Free again only
-when the runtime confirmed that it is empty. A lane whose content nobody knows goes to nobody.
+when the runtime confirmed that it is empty. A lane whose content nobody knows goes to nobody. One whose request has
+ended may be Retained: nobody's, and still holding what was written, for whoever goes on from there
+(`calculet_trio.core.retention`).
 
 Source: SPEC section 7 (S §9.1, §9.2).
 """
@@ -9,6 +11,7 @@ Source: SPEC section 7 (S §9.1, §9.2).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from calculet_trio.core.transition import Machine, Symbol, Table
@@ -20,6 +23,7 @@ class LaneState(Symbol):
     RESERVED = "reserved"
     ACTIVE = "active"
     UPDATING = "updating"
+    RETAINED = "retained"
     UNKNOWN = "unknown"
     RELEASING = "releasing"
 
@@ -31,6 +35,7 @@ class LaneEvent(Symbol):
     SUBMIT = "submit"
     COMMIT = "commit"
     WITHDRAW = "withdraw"
+    RETAIN = "retain"
     LOSE = "lose"
     RELEASE = "release"
     RELEASED = "released"
@@ -45,13 +50,29 @@ LANE_TABLE: Final = Table[LaneState, LaneEvent](
     LaneState,
     {
         _S.FREE: {_E.RESERVE: _S.RESERVED},
-        _S.RESERVED: {_E.ALLOCATED: _S.ACTIVE, _E.REFUSED: _S.FREE, _E.LOSE: _S.UNKNOWN},
-        _S.ACTIVE: {_E.SUBMIT: _S.UPDATING, _E.RELEASE: _S.RELEASING, _E.LOSE: _S.UNKNOWN},
+        # RELEASE: of one that was retained, where the runtime could not make ready what is to be continued.
+        _S.RESERVED: {
+            _E.ALLOCATED: _S.ACTIVE,
+            _E.REFUSED: _S.FREE,
+            _E.RELEASE: _S.RELEASING,
+            _E.LOSE: _S.UNKNOWN,
+        },
+        _S.ACTIVE: {
+            _E.SUBMIT: _S.UPDATING,
+            _E.RETAIN: _S.RETAINED,
+            _E.RELEASE: _S.RELEASING,
+            _E.LOSE: _S.UNKNOWN,
+        },
         _S.UPDATING: {_E.COMMIT: _S.ACTIVE, _E.WITHDRAW: _S.ACTIVE, _E.LOSE: _S.UNKNOWN},
+        _S.RETAINED: {_E.RESERVE: _S.RESERVED, _E.RELEASE: _S.RELEASING, _E.LOSE: _S.UNKNOWN},
         _S.RELEASING: {_E.RELEASED: _S.FREE, _E.UNCONFIRMED: _S.UNKNOWN, _E.LOSE: _S.UNKNOWN},
         _S.UNKNOWN: {_E.RESET: _S.FREE},  # only a device reset makes such a lane usable again
     },
 )
+
+
+_NOBODYS: Final = (LaneState.FREE, LaneState.RETAINED, LaneState.RELEASING, LaneState.UNKNOWN)
+"""States in which a lane may be without a request: empty, retained, or on the way from there."""
 
 
 class KvLane(Machine[LaneState, LaneEvent]):
@@ -77,9 +98,11 @@ class KvLane(Machine[LaneState, LaneEvent]):
         self.reserved_len = 0
         self.updating_len = 0
 
-    def reserve(self, request: RequestId, tokens: int) -> None:
+    def reserve(self, request: RequestId, tokens: int, *, kept: int = 0) -> None:
+        """The lane is the request's; of a Retained one its first ``kept`` tokens stay."""
         self.advance(LaneEvent.RESERVE)
         self.request = request
+        self.committed_len = kept
         self.reserved_len = tokens
 
     def allocated(self, sequence: SequenceId) -> None:
@@ -103,6 +126,11 @@ class KvLane(Machine[LaneState, LaneEvent]):
     def withdraw(self) -> None:
         self.advance(LaneEvent.WITHDRAW)
         self.updating_len = 0
+
+    def retain(self) -> None:
+        self.advance(LaneEvent.RETAIN)
+        self.request = None
+        self.reserved_len = self.committed_len
 
     def lose(self) -> None:
         self.advance(LaneEvent.LOSE)
@@ -142,6 +170,9 @@ class KvLanes:
     def __len__(self) -> int:
         return len(self._lanes)
 
+    def __iter__(self) -> Iterator[KvLane]:
+        return iter(self._lanes)
+
     def reserve(self, request: RequestId, tokens: int) -> KvLane | None:
         """The lowest free lane, so that running lanes stay close together and small profiles cover them."""
         assert 0 < tokens <= self.max_seq
@@ -154,6 +185,11 @@ class KvLanes:
     @property
     def free(self) -> int:
         return [lane._state for lane in self._lanes].count(LaneState.FREE)
+
+    @property
+    def retained(self) -> int:
+        """Lanes of nobody that still hold something, and are emptied when they are wanted."""
+        return [lane._state for lane in self._lanes].count(LaneState.RETAINED)
 
     @property
     def usable(self) -> int:
@@ -203,11 +239,13 @@ class KvLanes:
     def check(self) -> None:
         """Assert the invariants of SPEC section 7 that a single lane's table cannot hold by itself."""
         held = [lane for lane in self._lanes if lane.state is not LaneState.FREE]
-        known = [lane.request for lane in held if lane.state is not LaneState.UNKNOWN]
+        known = [lane.request for lane in held if lane.request is not None and lane.state is not LaneState.UNKNOWN]
         assert len(known) == len(set(known)), "one lane per request"
         sequences = [lane.sequence for lane in held if lane.sequence is not None]
         assert len(sequences) == len(set(sequences)), "one lane per sequence"
         for lane in self._lanes:
             assert 0 <= lane.committed_len + lane.updating_len <= lane.reserved_len <= self.max_seq
-            assert (lane.state is LaneState.FREE) == (lane.request is None)
+            assert (lane.request is None) >= (lane.state in (LaneState.FREE, LaneState.RETAINED))
+            assert lane.request is not None or lane.state in _NOBODYS
+            assert (lane.sequence is None) >= (lane.state is LaneState.FREE)
             assert lane.updating_len == 0 or lane.state in (LaneState.UPDATING, LaneState.UNKNOWN)

@@ -12,7 +12,7 @@ import attrs
 from calculet_trio.core import events as ev
 from calculet_trio.core.admission import AdmissionController
 from calculet_trio.core.backoff import Backoff
-from calculet_trio.core.effects import Admit, AllocateSequence, Effect
+from calculet_trio.core.effects import Admit, AllocateSequence, ContinueSequence, Effect
 from calculet_trio.core.endings import LANES_LOST, Endings
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.health import DeviceHealth
@@ -20,6 +20,7 @@ from calculet_trio.core.lanes import KvLane, LaneState
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.replay import Replays
 from calculet_trio.core.request import Request, RequestEvent, RequestState
+from calculet_trio.core.retention import Match
 from calculet_trio.core.served import Served
 from calculet_trio.core.settlement import Settlement
 from calculet_trio.core.tenant_queue import TenantQueue
@@ -41,24 +42,30 @@ class Placement:
     effects: list[Effect]
     backoff: Backoff = attrs.field(factory=Backoff)
 
-    def retry_s(self) -> float | None:
-        """When a refused allocation is to be tried again, monotonic; None if nobody waits for that."""
-        if not self.device.is_sound or (self.replays.peek() or self.queue.peek()) is None:
+    def next_s(self) -> float | None:
+        """When an allocation that was refused is to be tried again, or a retained lane is too old; None: never."""
+        if not self.device.is_sound:
             return None
-        return self.backoff.until_s
+        moments = [served.retention.next_s() for served in self.served.values()]
+        if (self.replays.peek() or self.queue.peek()) is not None:
+            moments.append(self.backoff.until_s)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def place(self, now: float) -> None:
         """Give free lanes away: to those that are to be replayed, then to those whose turn it is."""
         if not self.device.is_sound:
             return
+        for generation, served in self.served.items():
+            for lane in served.retention.evict_due(now):
+                self.endings.give_back(lane, generation)
         while self.backoff.allows(now) and (request := self.replays.peek()) is not None:
             lanes = self.served[request.generation].lanes
             if not self.admission.may_ever_admit(lanes, request):
                 self.endings.fail(request, FaultReason.LANE_LOST)
-            elif not self.admission.may_admit(lanes, request):
-                return
+            elif self._give_lane(request):
+                self.replays.pop()
             else:
-                self._allocate(self.replays.pop())
+                return
         while self.backoff.allows(now) and (request := self.queue.peek()) is not None:
             served = self.served[request.generation]
             if not served.is_ready:
@@ -67,14 +74,47 @@ class Placement:
             if not self.admission.may_ever_admit(served.lanes, request):
                 self.endings.refuse(request, LANES_LOST)
                 continue
-            if not self.admission.may_admit(served.lanes, request):
+            if not self._give_lane(request):
                 return
-            self._allocate(self.queue.pop())
+            self.queue.pop()
 
-    def _allocate(self, request: Request) -> None:
-        lane = self.served[request.generation].lanes.reserve(request.id, request.tokens_at_most)
+    def _give_lane(self, request: Request) -> bool:
+        """Ask for an empty lane for the request, or for one that holds what its tokens begin with; False: it waits.
+
+        What others' lanes only retain keeps nobody waiting longer than it takes to empty them.
+        """
+        served = self.served[request.generation]
+        lanes = served.lanes
+        match = served.retention.match(request)
+        if match is not None and self.admission.may_admit(lanes, request, besides=(match.lane,)):
+            self._continue(request, served, match)
+            return True
+        if match is None and self.admission.may_admit(lanes, request):
+            self._allocate(request, served)
+            return True
+        if self.admission.may_admit(lanes, request, besides=served.retention.lanes):
+            self._make_room(request, served, None if match is None else match.lane)
+        return False
+
+    def _allocate(self, request: Request, served: Served) -> None:
+        lane = served.lanes.reserve(request.id, request.tokens_at_most)
         assert lane is not None, "may_admit saw a free lane"
-        self.effects.append(AllocateSequence(request.generation, lane.id, request.id, request.tokens_at_most))
+        tokens = served.tokens_to_allocate(request)
+        self.effects.append(AllocateSequence(request.generation, lane.id, request.id, tokens))
+
+    def _continue(self, request: Request, served: Served, match: Match) -> None:
+        lane, drop_tokens = match.lane, served.retention.take(match, request)
+        assert lane.sequence is not None
+        self.effects.append(ContinueSequence(request.generation, lane.id, request.id, lane.sequence, drop_tokens))
+
+    def _make_room(self, request: Request, served: Served, sparing: KvLane | None) -> None:
+        """Empty the retained lanes that have to make way for it, the oldest first."""
+
+        def is_coming(lane: KvLane) -> bool:
+            return lane is sparing or lane.state is LaneState.RELEASING
+
+        while not self.admission.may_admit(served.lanes, request, besides=[*filter(is_coming, served.lanes)]):
+            self.endings.give_back(served.retention.evict(sparing=sparing), request.generation)
 
     def answered(self, event: ev.SequenceAllocated | ev.SequenceRefused | ev.SequenceReleased, now: float) -> None:
         """The runtime's answer about one lane; a stale one changes nothing."""
@@ -90,8 +130,11 @@ class Placement:
             return
         request = self.registry.get(event.request)
         if isinstance(event, ev.SequenceRefused):
-            lane.refused()
-            self.backoff.refused(now)
+            if lane.sequence is None:
+                lane.refused()
+                self.backoff.refused(now)
+            else:  # it was to be continued; now it goes, and the request gets an empty one
+                self.endings.give_back(lane, event.generation)
             if request is not None:
                 self._wait_on(request)
             self.settlement.heard_of(event.reason, now)
@@ -104,10 +147,15 @@ class Placement:
                 self._wait_on(request)
             return
         request.lane = lane
+        request.prefilled_tokens = lane.committed_len
+        served = self.served[request.generation]
+        if lane.committed_len:
+            served.retention.used(lane.committed_len)
         is_new = request.is_waiting
         if is_new:
+            request.cached_tokens = lane.committed_len
             self.registry.move(request, RequestEvent.ADMIT)
-        self.served[request.generation].enqueue_prompt(request, now)
+        served.enqueue_prompt(request, now)
         if not is_new:
             return  # a replay: its client has long been told
         self.effects.append(
@@ -117,6 +165,7 @@ class Placement:
                 request.max_new_tokens,
                 queued_s=now - request.arrived_s,
                 expected_wait_s=request.expected_wait_s,
+                cached_tokens=request.cached_tokens,
             )
         )
 
@@ -134,7 +183,8 @@ class Placement:
             return
         owner = lane.request
         lane.released(confirmed=event.confirmed)
-        self.admission.drain_rate.ended(now, others_waiting=self.registry.waiting > 0)
+        if owner is not None:  # else its request had ended when the lane was retained
+            self.admission.drain_rate.ended(now, others_waiting=self.registry.waiting > 0)
         request = None if owner is None else self.registry.get(owner)
         if request is not None and request.state is RequestState.FINISHING:
             self.registry.move(request, RequestEvent.RELEASED)

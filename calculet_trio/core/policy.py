@@ -97,6 +97,24 @@ class BatchPolicy:
 
 
 @attrs.frozen(kw_only=True)
+class ReusePolicy:
+    """Which ended conversations keep their KV, so that whoever goes on from there need not prefill it again.
+
+    Args:
+        enabled: None for where the package has earned ``prefix_reuse``; True is refused where it has not
+            (`calculet_trio.cli.proving`).
+        max_lanes: lanes that hold nothing else, at most; None for all that nobody wants.
+        max_age_s: after which one is given up.
+        min_tokens: the shortest beginning that is worth it.
+    """
+
+    enabled: bool | None = None
+    max_lanes: int | None = None
+    max_age_s: float = 600.0
+    min_tokens: int = 32
+
+
+@attrs.frozen(kw_only=True)
 class FairnessPolicy:
     """``cost = prompt_tokens + decode_cost_weight * requested_output_tokens`` (S §5.3)."""
 
@@ -184,7 +202,7 @@ class Policy:
     """All of it, for one alias.
 
     Of several aliases' policies the device has one: the first's admission, fairness, executor, recovery and tenants
-    hold for all. Queues, decode and batches are each generation's own.
+    hold for all. Queues, decode, batches and reuse are each generation's own.
 
     Args:
         tenants: by name; one that is not named here has the defaults.
@@ -194,6 +212,7 @@ class Policy:
     queues: QueuePolicy = attrs.field(factory=QueuePolicy)
     decode: DecodePolicy = attrs.field(factory=DecodePolicy)
     batch: BatchPolicy = attrs.field(factory=BatchPolicy)
+    reuse: ReusePolicy = attrs.field(factory=ReusePolicy)
     fairness: FairnessPolicy = attrs.field(factory=FairnessPolicy)
     executor: ExecutorPolicy = attrs.field(factory=ExecutorPolicy)
     recovery: RecoveryPolicy = attrs.field(factory=RecoveryPolicy)

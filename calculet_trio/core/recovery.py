@@ -185,7 +185,7 @@ class Recovery:
                 health.quarantine(reason)
                 self.effects.append(Quarantined(health.engine, reason))
         for served in self.served.values():
-            served.lanes.lose_all()
+            served.lose_all()
             served.generation.fault()
         for request in self.registry:
             if request.is_waiting:

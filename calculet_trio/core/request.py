@@ -131,13 +131,15 @@ class Request(Machine[RequestState, RequestEvent]):
         expected_wait_s: the forecast when it was offered; None where nothing was measured yet.
         turn: its next token's place among the tenants' tokens (`calculet_trio.core.decode`).
         ready_s: monotonic; since when it has waited for an engine.
-        prefilled_tokens: of `known_tokens`, committed to KV by prefills.
+        prefilled_tokens: of `known_tokens`, committed to KV by prefills, or found in the lane.
+        cached_tokens: of the prompt, found in the lane when it was admitted.
         kv_pool: the profiles' pool that its KV went to; None before its first decode job.
     """
 
     __slots__ = (
         "alias",
         "arrived_s",
+        "cached_tokens",
         "cost",
         "deadline_s",
         "expected_wait_s",
@@ -193,6 +195,7 @@ class Request(Machine[RequestState, RequestEvent]):
         self.ready_s = arrived_s
         self.kv_pool: str | None = None
         self.prefilled_tokens = 0
+        self.cached_tokens = 0
         self.turn = 0.0
 
     @property
@@ -215,8 +218,9 @@ class Request(Machine[RequestState, RequestEvent]):
         return self.weight > 0.0
 
     def used_tokens(self, decode_cost_weight: float) -> float:
-        """What it has really cost so far, in the tokens of ``cost``; what is replayed costs its tenant nothing."""
-        return min(self.prefilled_tokens, len(self.prompt)) + decode_cost_weight * len(self.generated)
+        """What it has really cost so far, in the tokens of ``cost``; what is found or replayed costs nothing."""
+        prefilled = max(0, min(self.prefilled_tokens, len(self.prompt)) - self.cached_tokens)
+        return prefilled + decode_cost_weight * len(self.generated)
 
     @property
     def is_running(self) -> bool:

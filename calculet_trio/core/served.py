@@ -18,6 +18,7 @@ from calculet_trio.core.policy import BatchPolicy, Policy
 from calculet_trio.core.prefill import PREFILL_KINDS, PrefillScheduler
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.request import Request, RequestState
+from calculet_trio.core.retention import Retention, ReuseCounts
 from calculet_trio.core.service_rates import ServiceRates
 from calculet_trio.core.turns import LongQuota, WorkKind, turns_of
 from calculet_trio.ids import JobId
@@ -45,14 +46,21 @@ class Served:
         policy: the numbers.
         evidence: what it has been shown to do: prompts are cut, and lanes share a batch, only where that was shown.
             None where nothing could be on record: prompts are not cut, and every batch of the package is used.
+        reuse: counts what comes of its retained lanes.
     """
 
     def __init__(
-        self, generation: ModelGeneration, shape: ModelShape, policy: Policy, evidence: Evidence | None
+        self,
+        generation: ModelGeneration,
+        shape: ModelShape,
+        policy: Policy,
+        evidence: Evidence | None,
+        reuse: ReuseCounts,
     ) -> None:
         self.generation = generation
         self.shape = shape
         self.lanes = KvLanes(generation.id, lanes=shape.lanes, max_seq=shape.max_seq)
+        self.retention = Retention(policy.reuse if _may_reuse(policy, shape, evidence) else None, reuse)
         self.rates = ServiceRates()
         may_chunk = evidence is not None and evidence.allows("incremental_prefill")
         self._prefill = PrefillScheduler(
@@ -77,12 +85,14 @@ class Served:
         self._decode.push(request)
 
     def enqueue_prompt(self, request: Request, now: float) -> None:
-        """An admitted request, or one of whose prompt a part was just committed, waits for an engine."""
+        """An admitted request waits for an engine."""
         request.ready_s = now
-        if request.prefilled_tokens:
-            self._prefill.put_back(request)  # a begun prompt goes on before others begin
-        else:
-            self._prefill.push(request)
+        self._prefill.push(request)
+
+    def enqueue_rest(self, request: Request, now: float) -> None:
+        """A request of whose prompt a part was just committed waits for an engine, before others begin."""
+        request.ready_s = now
+        self._prefill.put_back(request)
 
     def put_back(self, request: Request) -> None:
         """The device did not take the request's job."""
@@ -91,9 +101,18 @@ class Served:
         else:
             self._decode.put_back(request)
 
+    def retain(self, request: Request, now: float) -> bool:
+        """The request, in no job, is about to end well: keep what its lane holds, if that may be; then it has none."""
+        return self.is_ready and self.retention.keep(request, now)
+
+    def tokens_to_allocate(self, request: Request) -> int:
+        """What its lane is to hold: where lanes are retained, also what others may append later."""
+        return self.context_tokens if self.retention.is_enabled else request.tokens_at_most
+
     def lose_all(self) -> None:
         """The device is about to be reset: what lanes hold is lost, and nothing waits for an engine."""
         self.lanes.lose_all()
+        self.retention.lose_all()
         self._prefill.clear()
         self._decode.clear()
 
@@ -156,6 +175,12 @@ class Served:
         states = self.lanes.by_state()
         in_use = states[LaneState.RESERVED] + states[LaneState.ACTIVE] + states[LaneState.UPDATING]
         return in_use - len(self._decode.waiting())
+
+
+def _may_reuse(policy: Policy, shape: ModelShape, evidence: Evidence | None) -> bool:
+    """Whether lanes may be retained. Where profiles have pools of their own, what one wrote prefill may not read."""
+    is_shown = evidence is not None and evidence.allows("prefix_reuse")
+    return is_shown and policy.reuse.enabled is not False and len({profile.kv_pool for profile in shape.decode}) == 1
 
 
 def _shown(batch: BatchPolicy, shape: ModelShape, evidence: Evidence | None) -> BatchPolicy:

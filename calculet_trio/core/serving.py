@@ -106,6 +106,7 @@ class ServingCore:
             endings=self._endings,
             replays=replays,
             recovery=self._recovery,
+            drain_rate=self._admission.drain_rate,
             effects=self._effects,
         )
         self._placement = Placement(
@@ -166,7 +167,7 @@ class ServingCore:
             self._fleet.next_s(),
             self._fleet.residency.next_s() if self._may_switch else None,
             self._submission.until_s,
-            self._placement.retry_s(),
+            self._placement.next_s(),
         ]
         if self._idle_engine() is not None and self._submission.until_s is None:
             moments += [one.hold_until_s(self._jobs.decoding(name)) for name, one in self._served.items()]
@@ -182,6 +183,7 @@ class ServingCore:
             global_time=self._queue.global_time,
             engine_mode=EngineMode(self._pair.mode, self._pair.doubt, self._pair.quarantined),
             recovery=self._recovery,
+            reuse=self._fleet.reuse,
             status=service_status(
                 self._fleet.generations.values(),
                 draining=self._is_draining,
@@ -312,6 +314,9 @@ class ServingCore:
         for request in self._registry:
             if request.is_waiting:
                 self._endings.refuse(request, DRAINING)
+        for generation, served in self._served.items():
+            for lane in served.retention.close():
+                self._endings.give_back(lane, generation)
 
     # ---- what follows from time and room --------------------------------------------------------
 

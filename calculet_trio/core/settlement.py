@@ -10,6 +10,7 @@ from typing import assert_never
 
 import attrs
 
+from calculet_trio.core.admission import DrainRate
 from calculet_trio.core.backoff import Backoff
 from calculet_trio.core.degradation import EnginePair
 from calculet_trio.core.effects import Deliver, Effect, FinishReason, Quarantined
@@ -52,6 +53,7 @@ class Settlement:
     endings: Endings
     replays: Replays
     recovery: Recovery
+    drain_rate: DrainRate
     effects: list[Effect]
 
     def job_ended(self, event: JobEnd, now: float) -> None:
@@ -139,14 +141,22 @@ class Settlement:
             request.generated.append(result.token)
             self.effects.append(Deliver(request.id, result.output))
             if result.stopped:
-                self.endings.finish(request, FinishReason.STOP)
+                self._finish(request, served, now, FinishReason.STOP)
             elif len(request.generated) >= request.max_new_tokens:
-                self.endings.finish(request, FinishReason.LENGTH)
+                self._finish(request, served, now, FinishReason.LENGTH)
             elif now >= request.deadline_s:
-                self.endings.finish(request, FinishReason.LENGTH, truncated_by="deadline")
+                self._finish(request, served, now, FinishReason.LENGTH, truncated_by="deadline")
             else:
                 request.advance(RequestEvent.COMMIT)
                 served.enqueue_token(request, now)
+
+    def _finish(
+        self, request: Request, served: Served, now: float, reason: FinishReason, truncated_by: str | None = None
+    ) -> None:
+        """The reply is whole; its lane is retained, or goes back to the runtime."""
+        if served.retain(request, now):
+            self.drain_rate.ended(now, others_waiting=self.registry.waiting > 0)
+        self.endings.finish(request, reason, truncated_by)
 
     def _next_chunk(self, request: Request, served: Served, now: float) -> None:
         """A part of the prompt is in KV; nothing was sampled."""
@@ -154,7 +164,7 @@ class Settlement:
         if now >= request.deadline_s:
             self.endings.expire(request)
         else:
-            served.enqueue_prompt(request, now)
+            served.enqueue_rest(request, now)
 
     def _withdraw(self, record: JobRecord, reason: FaultReason | None, now: float) -> None:
         """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""

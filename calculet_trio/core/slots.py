@@ -25,7 +25,7 @@ class Slot:
         state: the lane's.
         context_tokens: what it holds at most.
         committed_tokens, reserved_tokens: in it, and promised to its request.
-        tenant: whose request is in it; None for nobody's.
+        tenant: whose request is in it, or was in it before it was retained; None for nobody's.
         is_running: whether a job has it now.
         prompt_tokens, generated_tokens: of its request.
     """
@@ -59,7 +59,7 @@ def _slot(served: Served, number: LaneId, registry: RequestRegistry) -> Slot:
     )
     request = None if lane.request is None else registry.get(lane.request)
     if request is None:
-        return slot
+        return attrs.evolve(slot, tenant=served.retention.tenant_of(lane.id))
     return attrs.evolve(
         slot,
         tenant=request.tenant,

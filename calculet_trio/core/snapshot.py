@@ -17,6 +17,7 @@ from calculet_trio.core.jobs import EngineId, JobTable
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.recovery import Recovery
 from calculet_trio.core.registry import RequestRegistry
+from calculet_trio.core.retention import ReuseCounts
 from calculet_trio.core.served import QueueDepth, Served
 from calculet_trio.core.tenants import Tenant
 from calculet_trio.core.turns import WorkKind
@@ -70,6 +71,7 @@ class CoreSnapshot:
         jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
         engine_mode: whether new jobs use both engines.
         buffers_unknown: sets of job buffers that the device may have written to unseen; theirs until the process ends.
+        reuse: what retained lanes have come to, in this process.
         resets, replays: how often the device was reset, and a sequence begun again, in this process.
         queues: what waits for an engine, by kind of work.
         tenants: those that have, or recently had, something here.
@@ -87,6 +89,7 @@ class CoreSnapshot:
     jobs_unknown: int
     engine_mode: EngineMode
     buffers_unknown: int
+    reuse: ReuseCounts
     resets: int
     replays: int
     queues: dict[WorkKind, QueueDepth]
@@ -107,6 +110,7 @@ def take_snapshot(
     global_time: float,
     engine_mode: EngineMode,
     recovery: Recovery,
+    reuse: ReuseCounts,
     status: ServiceStatus,
 ) -> CoreSnapshot:
     """Read everything once."""
@@ -132,6 +136,7 @@ def take_snapshot(
         jobs_unknown=jobs.unknown_count,
         engine_mode=engine_mode,
         buffers_unknown=jobs.unknown_ever,
+        reuse=attrs.evolve(reuse),
         resets=recovery.resets,
         replays=recovery.replays.begun,
         queues=queues,

@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from calculet_trio.core import events as ev
-from calculet_trio.core.effects import AllocateSequence, ReleaseSequence, SubmitJob
+from calculet_trio.core.effects import AllocateSequence, ContinueSequence, ReleaseSequence, SubmitJob
 from calculet_trio.core.events import Event, FaultReason, LaneResult
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.core.profiles import ModelShape
@@ -34,11 +34,13 @@ from calculet_trio.shell.drain import Bound, EngineLine, see_through, submit_and
 T = TypeVar("T")
 
 _LANES_AT_MOST = 1024
-"""Bound of the control channel: a lane has at most one allocation or release under way."""
+"""Bound of the control channel: a lane has at most one call about its KV under way."""
 _KV_CALL_S = 60.0
 """An allocation or a release answers at once, by the port's contract; one that has not by then never will."""
 LOAD_CALL_S = 900.0
 """Configuring 18 GB from a slow disk takes minutes; a call that takes longer than this is stuck."""
+
+KvCall = AllocateSequence | ContinueSequence | ReleaseSequence
 
 Settle = Callable[[Job, Finished], tuple[LaneResult, ...]]
 
@@ -109,7 +111,7 @@ class DeviceExecutor:
             )
             for engine in engines
         }
-        self._control = trio.open_memory_channel[AllocateSequence | ReleaseSequence | SubmitJob](_LANES_AT_MOST)
+        self._control = trio.open_memory_channel[KvCall | SubmitJob](_LANES_AT_MOST)
         self._control_limiter = trio.CapacityLimiter(1)
         self._load_bound: Bound | None = None
         self._hurried_s = inf
@@ -128,7 +130,7 @@ class DeviceExecutor:
         self._bounds_s[_name(effect.engine)] = trio.current_time() + timeout_s + overrun_s
         self._lines[effect.engine].begin(job, timeout_s=timeout_s, overrun_s=overrun_s)
 
-    def control(self, effect: AllocateSequence | ReleaseSequence) -> None:
+    def control(self, effect: KvCall) -> None:
         """Queue a KV call; never waits."""
         self._control[0].send_nowait(effect)
 
@@ -238,8 +240,14 @@ class DeviceExecutor:
         finally:
             del self._bounds_s[name]
 
-    def _kv_call(self, effect: AllocateSequence | ReleaseSequence) -> Event:
-        return self._allocate(effect) if isinstance(effect, AllocateSequence) else self._release(effect)
+    def _kv_call(self, effect: KvCall) -> Event:
+        match effect:
+            case AllocateSequence():
+                return self._allocate(effect)
+            case ContinueSequence():
+                return self._continue(effect)
+            case ReleaseSequence():
+                return self._release(effect)
 
     def _allocate(self, effect: AllocateSequence) -> Event:
         try:
@@ -249,6 +257,16 @@ class DeviceExecutor:
         if isinstance(answer, Allocated):
             return ev.SequenceAllocated(effect.generation, effect.lane, effect.request, answer.sequence)
         return ev.SequenceRefused(effect.generation, effect.lane, effect.request, answer.reason)
+
+    def _continue(self, effect: ContinueSequence) -> Event:
+        generation, sequence, tokens = effect.generation, effect.sequence, effect.drop_tokens
+        try:
+            done = tokens == 0 or self._runtime.remove_tail(generation, sequence, tokens)
+        except Exception:  # noqa: BLE001 - what it holds now is released, and never read
+            done = False
+        if done:
+            return ev.SequenceAllocated(generation, effect.lane, effect.request, sequence)
+        return ev.SequenceRefused(generation, effect.lane, effect.request, FaultReason.RUNTIME_ERROR)
 
     def _release(self, effect: ReleaseSequence) -> Event:
         try:

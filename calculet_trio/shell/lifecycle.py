@@ -27,6 +27,7 @@ import trio
 from calculet_trio.core.effects import (
     Abandon,
     AllocateSequence,
+    ContinueSequence,
     Drained,
     Effect,
     PairDegraded,
@@ -353,7 +354,7 @@ class _House:
         match effect:
             case SubmitJob():
                 pass  # begun already
-            case AllocateSequence() | ReleaseSequence():
+            case AllocateSequence() | ContinueSequence() | ReleaseSequence():
                 self._executor.control(effect)
             case Quarantined(engine, reason):
                 _log.error("engine_quarantined", engine=engine.value, reason=reason.value)

@@ -50,6 +50,16 @@ class Device:
         self.pool[lane] = None
         return sequence
 
+    def shorten(self, lane: LaneId, sequence: SequenceId, tokens: int) -> None:
+        """Drop the last tokens of a sequence that was left in its lane."""
+        assert lane not in self.lost, f"lane {lane} is unknown: nobody goes on from it"
+        assert lane not in self._releasing, "it is on its way out"
+        assert lane not in self.dirty, "nothing is built on an output that failed"
+        assert self.sequence[lane] == sequence, "the lane holds another sequence"
+        assert all(lane != work.lane for job in self.jobs.values() for work in job.lanes), "the lane is in a job"
+        assert 0 <= tokens < len(self.content[lane])
+        del self.content[lane][len(self.content[lane]) - tokens :]
+
     def begin_release(self, lane: LaneId, sequence: SequenceId) -> None:
         assert lane not in self.lost, f"lane {lane} is unknown: nothing of it may be freed"
         assert self.sequence[lane] == sequence, "only what a lane holds can be released"

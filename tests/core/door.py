@@ -14,6 +14,7 @@ from calculet_trio.core.policy import AdmissionPolicy, Policy, TenantPolicy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.registry import RequestRegistry
 from calculet_trio.core.request import Request
+from calculet_trio.core.retention import ReuseCounts
 from calculet_trio.core.served import Served
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.core.tenants import Tenants
@@ -39,7 +40,7 @@ class Door:
         self.queue = TenantQueue(self.tenants)
         shape = shape or small_shape(lanes, max_seq=max_seq, prefill_max_seq=prefill_max_seq)
         policy = Policy(admission=AdmissionPolicy(**budgets))
-        self.served = Served(ModelGeneration(GENERATION, ALIAS), shape, policy, None)
+        self.served = Served(ModelGeneration(GENERATION, ALIAS), shape, policy, None, ReuseCounts())
         self.lanes = self.served.lanes
         self.controller = AdmissionController(policy.admission, self.registry, self.queue)
 

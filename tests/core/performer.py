@@ -7,6 +7,7 @@ from calculet_trio.core.effects import (
     Abandon,
     Admit,
     AllocateSequence,
+    ContinueSequence,
     Deliver,
     Drained,
     Drop,
@@ -63,7 +64,7 @@ class Performer:
         self.device = Device(self.shape.lanes, engines)
         self.now = 100.0
         self.streams: dict[RequestId, Stream] = {}
-        self.allocations: dict[RequestId, AllocateSequence] = {}
+        self.allocations: dict[RequestId, AllocateSequence | ContinueSequence] = {}
         self.jobs: dict[JobId, Job] = {}
         self.releases: dict[SequenceId, ReleaseSequence] = {}
         self.resets: list[ResetDevice] = []
@@ -76,6 +77,7 @@ class Performer:
         self._drain_deadline_s: float | None = None
         self.pausing = False
         self._reserved: dict[LaneId, int] = {}
+        self._tenant_of: dict[LaneId, str] = {}
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -88,7 +90,7 @@ class Performer:
                 self.streams[effect.request].deliver(effect.output)
             case Refuse() | Finish() | Fail() | Drop():
                 self.streams[effect.request].close(effect, now=self.now)
-            case AllocateSequence():
+            case AllocateSequence() | ContinueSequence():
                 self._begin_allocation(effect)
             case ReleaseSequence():
                 self.device.begin_release(effect.lane, effect.sequence)
@@ -117,15 +119,39 @@ class Performer:
                 assert self.policy.recovery.replay, "it has lost its KV, and was not told"
                 stream.begin_again()
 
-    def _begin_allocation(self, effect: AllocateSequence) -> None:
+    def _begin_allocation(self, effect: AllocateSequence | ContinueSequence) -> None:
         stream = self.streams[effect.request]
         assert stream.is_open, "no lane for a request that has ended"
-        assert effect.tokens == len(stream.prompt) + stream.granted <= self.shape.max_seq
         assert effect.request not in self.allocations
         assert all(effect.lane != other.lane for other in self.allocations.values()), "one allocation a lane"
-        self.device.expect_empty(effect.lane)
+        if isinstance(effect, AllocateSequence):
+            self._expect_empty_lane(effect, stream)
+        else:
+            self._expect_beginning(effect, stream)
         self.allocations[effect.request] = effect
-        self._reserved[effect.lane] = effect.tokens
+        self._reserved[effect.lane] = len(stream.prompt) + stream.granted
+        self._tenant_of[effect.lane] = stream.tenant
+
+    def _expect_empty_lane(self, effect: AllocateSequence, stream: Stream) -> None:
+        assert len(stream.prompt) + stream.granted <= effect.tokens <= self.shape.max_seq
+        assert self.may_reuse or effect.tokens == len(stream.prompt) + stream.granted
+        self.device.expect_empty(effect.lane)
+
+    def _expect_beginning(self, effect: ContinueSequence, stream: Stream) -> None:
+        """The lane holds how the request begins, and was its own tenant's."""
+        assert self.may_reuse, "nobody has shown that a sequence can be continued"
+        assert self._tenant_of[effect.lane] == stream.tenant, "a tenant's history is its own"
+        self.device.shorten(effect.lane, effect.sequence, effect.drop_tokens)
+        content = self.device.content[effect.lane]
+        known = [*stream.prompt, *stream.tokens]
+        assert 0 < len(content) < len(known), "at least one token is left, for its logits"
+        assert content == known[: len(content)], "what is kept is how this request begins"
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether lanes may be retained here."""
+        is_shown = self.evidence is not None and self.evidence.allows("prefix_reuse")
+        return is_shown and self.policy.reuse.enabled is not False
 
     def _begin_job(self, effect: SubmitJob) -> None:
         job = effect.job

@@ -57,6 +57,13 @@ class Stream:
         """Its KV is gone, and so is its lane."""
         self.rewritten, self.has_lane = 0, False
 
+    def found(self, tokens: int) -> None:
+        """Its lane holds so many of its tokens already."""
+        if self.rewritten is None:
+            self.prefilled = tokens
+        else:
+            self.rewritten = tokens
+
     def place(self) -> None:
         assert self.is_open
         assert not self.placed, "a request takes its place once"
@@ -69,6 +76,7 @@ class Stream:
         assert effect.prompt_tokens == len(self.prompt)
         assert effect.max_new_tokens == self.granted
         assert effect.queued_s >= 0
+        assert effect.cached_tokens == self.prefilled, "what its lane held already, and no more"
         self.admitted = effect
 
     def deliver(self, token: object) -> None:

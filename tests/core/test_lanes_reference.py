@@ -1,6 +1,6 @@
 """KV lanes against a drawing of them: S §17.2's random reserve, append, free, cancel and fault.
 
-Its "remove" has no operation here: a tail is removed by nobody before that has been earned (`core.evidence`).
+Its "remove" is `take_up`: a lane that was retained is reserved anew, for what is left of it once its tail is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Slot:
         written: tokens that are certainly in it.
         writing: tokens of a job that is out.
         sequence: what the runtime calls its content; None before it has allocated it.
+        is_retained: its request is over, and what it wrote is still there.
         is_leaving: the runtime was asked to empty it.
+        is_waiting: it was taken up: the runtime was asked to drop its tail.
         is_lost: nobody knows what is in it.
     """
 
@@ -40,19 +42,23 @@ class Slot:
     written: int = 0
     writing: int = 0
     sequence: SequenceId | None = None
+    is_retained: bool = False
     is_leaving: bool = False
+    is_waiting: bool = False
     is_lost: bool = False
 
     @property
     def state(self) -> LaneState:
         if self.is_lost:
             return LaneState.UNKNOWN
-        if self.owner is None:
-            return LaneState.FREE
-        if self.sequence is None:
-            return LaneState.RESERVED
         if self.is_leaving:
             return LaneState.RELEASING
+        if self.is_retained:
+            return LaneState.RETAINED
+        if self.owner is None:
+            return LaneState.FREE
+        if self.sequence is None or self.is_waiting:
+            return LaneState.RESERVED
         return LaneState.UPDATING if self.writing else LaneState.ACTIVE
 
 
@@ -84,9 +90,17 @@ class LanesMachine(RuleBasedStateMachine):
         number = self.pick(pick, LaneState.RESERVED)
         if number is None:
             return
-        if granted:
-            self.slots[number].sequence = SequenceId(1000 + self.requests)
-            self.lanes[LaneId(number)].allocated(SequenceId(1000 + self.requests))
+        slot = self.slots[number]
+        if slot.is_waiting and granted:
+            assert slot.sequence is not None
+            self.lanes[LaneId(number)].allocated(slot.sequence)
+            slot.is_waiting = False
+        elif slot.is_waiting:
+            assert self.lanes[LaneId(number)].release() == slot.sequence, "nobody goes on from it: it is emptied"
+            slot.is_leaving = True
+        elif granted:
+            slot.sequence = SequenceId(1000 + self.requests)
+            self.lanes[LaneId(number)].allocated(slot.sequence)
             self.requests += 1
         else:
             self.slots[number] = Slot()
@@ -120,9 +134,31 @@ class LanesMachine(RuleBasedStateMachine):
             slot.writing = 0
 
     @rule(pick=picks)
-    def free(self, pick: int) -> None:
-        """Its request has ended, or was cancelled: the runtime is asked to empty the lane."""
+    def retain(self, pick: int) -> None:
+        """Its request has ended, and somebody may go on from there: it is charged with what it holds."""
         number = self.pick(pick, LaneState.ACTIVE)
+        if number is not None:
+            self.lanes[LaneId(number)].retain()
+            slot = self.slots[number]
+            slot.owner, slot.room, slot.is_retained = None, slot.written, True
+
+    @rule(pick=picks, left=st.integers(0, MAX_SEQ), more=st.integers(1, MAX_SEQ))
+    def take_up(self, pick: int, left: int, more: int) -> None:
+        """Another request begins like it."""
+        number = self.pick(pick, LaneState.RETAINED)
+        if number is None:
+            return
+        self.requests += 1
+        slot = self.slots[number]
+        slot.written = min(left, slot.written)
+        slot.room = min(slot.written + more, MAX_SEQ)
+        slot.owner, slot.is_retained, slot.is_waiting = RequestId(self.requests), False, True
+        self.lanes[LaneId(number)].reserve(slot.owner, slot.room, kept=slot.written)
+
+    @rule(pick=picks, state=st.sampled_from([LaneState.ACTIVE, LaneState.RETAINED]))
+    def free(self, pick: int, state: LaneState) -> None:
+        """Its request has ended, or was cancelled, or it was retained for long: the runtime is asked to empty it."""
+        number = self.pick(pick, state)
         if number is not None:
             assert self.lanes[LaneId(number)].release() == self.slots[number].sequence
             self.slots[number].is_leaving = True
@@ -153,7 +189,7 @@ class LanesMachine(RuleBasedStateMachine):
     def lose_the_device(self) -> None:
         self.lanes.lose_all()
         for slot in self.slots:
-            slot.is_lost = slot.is_lost or slot.owner is not None
+            slot.is_lost = slot.is_lost or slot.state is not LaneState.FREE
 
     @invariant()
     def the_drawing_is_right(self) -> None:
@@ -167,6 +203,7 @@ class LanesMachine(RuleBasedStateMachine):
             assert (lane.committed_len, lane.reserved_len, lane.updating_len) == (slot.written, slot.room, slot.writing)
         states = [slot.state for slot in self.slots]
         assert self.lanes.free == states.count(LaneState.FREE)
+        assert self.lanes.retained == states.count(LaneState.RETAINED)
         assert self.lanes.usable == len(states) - states.count(LaneState.UNKNOWN)
         assert self.lanes.by_state() == {state: states.count(state) for state in set(states)}
         assert self.lanes.reserved_tokens == sum(slot.room for slot in self.slots)

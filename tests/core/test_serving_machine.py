@@ -24,6 +24,7 @@ from calculet_trio.core.policy import (
     Policy,
     QueuePolicy,
     RecoveryPolicy,
+    ReusePolicy,
     TenantPolicy,
     TurnPolicy,
 )
@@ -98,6 +99,11 @@ def policies(draw: st.DrawFn, lanes: int, engines: int) -> Policy:
             batching_window_s=draw(st.sampled_from([0.0, 0.25, 2.0]), label="batching_window_s"),
             thresholds=draw(st.sampled_from([{}, {2: 2, 4: 3}, {1: 1}]), label="thresholds"),
         ),
+        reuse=ReusePolicy(
+            max_lanes=draw(st.none() | st.integers(1, 2), label="reuse_max_lanes"),
+            max_age_s=draw(st.sampled_from([2.0, 600.0]), label="reuse_max_age_s"),
+            min_tokens=draw(st.integers(1, 4), label="reuse_min_tokens"),
+        ),
         tenants=draw(tenant_policies, label="tenants"),
         recovery=RecoveryPolicy(
             max_resets_per_10min=draw(st.sampled_from([0, 1, 100]), label="max_resets_per_10min"),
@@ -112,7 +118,8 @@ def worlds(draw: st.DrawFn) -> World:
     shape = draw(shapes())
     engines = draw(st.sampled_from([(EngineId.PING,), (EngineId.PING, EngineId.PONG)]), label="engines")
     policy = draw(policies(shape.lanes, len(engines)))
-    evidence = draw(st.sampled_from([None, evidence_of("incremental_prefill")]), label="evidence")
+    capability = draw(st.sampled_from([None, "incremental_prefill", "prefix_reuse", "prefix_reuse"]), label="evidence")
+    evidence = None if capability is None else evidence_of(capability)
     return World(shape, policy=policy, engines=engines, evidence=evidence)
 
 
@@ -154,6 +161,12 @@ class ServingMachine(RuleBasedStateMachine):
         """Of any request: those that were offered before, or have ended, must not mind."""
         request = nth(self.world.streams, pick)
         self.world.offer(request, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+
+    @precondition(lambda self: any(stream.tokens and not stream.is_open for stream in self.world.streams.values()))
+    @rule(pick=picks, more=st.integers(1, 6), max_new_tokens=st.none() | st.integers(1, 6))
+    def come_back(self, pick: int, more: int, max_new_tokens: int | None) -> None:
+        ended = [stream.request for stream in self.world.streams.values() if stream.tokens and not stream.is_open]
+        self.world.come_back(nth(ended, pick), more=more, max_new_tokens=max_new_tokens)
 
     @precondition(lambda self: self.world.streams)
     @rule(pick=picks, reason=st.sampled_from(CancelReason))

@@ -49,9 +49,10 @@ REQUEST = {
 }
 LANE = {
     "free": "reserve>reserved",
-    "reserved": "allocated>active refused>free lose>unknown",
-    "active": "submit>updating release>releasing lose>unknown",
+    "reserved": "allocated>active refused>free release>releasing lose>unknown",
+    "active": "submit>updating retain>retained release>releasing lose>unknown",
     "updating": "commit>active withdraw>active lose>unknown",
+    "retained": "reserve>reserved release>releasing lose>unknown",
     "releasing": "released>free unconfirmed>unknown lose>unknown",
     "unknown": "reset>free",
 }

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import (
+    ContinueSequence,
     Deliver,
     Effect,
 )
@@ -78,29 +79,38 @@ class World(Performer):
         request: RequestId,
         *,
         prompt_tokens: int = 3,
+        prompt: tuple[int, ...] | None = None,
         max_new_tokens: int | None = 3,
         generation: GenerationId = GENERATION,
     ) -> None:
         """The request's prompt has been tokenized."""
         stream = self.streams[request]
+        prompt = prompt or tuple(range(1, prompt_tokens + 1))
         if stream.is_open and not stream.prompt:
-            stream.prompt = tuple(range(1, prompt_tokens + 1))
-            room = self.context_tokens - prompt_tokens
+            stream.prompt = prompt
+            room = self.context_tokens - len(prompt)
             stream.granted = room if max_new_tokens is None else min(max_new_tokens, room)
-        self.tell(ev.Offered(request, generation, tuple(range(1, prompt_tokens + 1)), max_new_tokens))
+        self.tell(ev.Offered(request, generation, prompt, max_new_tokens))
 
     def ask(
         self,
         *,
         prompt_tokens: int = 3,
+        prompt: tuple[int, ...] | None = None,
         max_new_tokens: int | None = 3,
         tenant: str = "a",
         deadline_s: float | None = None,
     ) -> RequestId:
-        """A request arrives and is offered at once."""
+        """A request arrives and is offered at once; its prompt is the first numbers, or another."""
         request = self.arrive(tenant=tenant, deadline_s=deadline_s)
-        self.offer(request, prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens)
+        self.offer(request, prompt_tokens=prompt_tokens, prompt=prompt, max_new_tokens=max_new_tokens)
         return request
+
+    def come_back(self, request: RequestId, *, more: int = 2, max_new_tokens: int | None = 3) -> RequestId:
+        """The client of an ended request goes on: its prompt, its reply, and so many tokens more."""
+        before = self.streams[request]
+        prompt = (*before.prompt, *before.tokens, *range(-more, 0))
+        return self.ask(prompt=prompt, max_new_tokens=max_new_tokens, tenant=before.tenant)
 
     @property
     def context_tokens(self) -> int:
@@ -150,7 +160,11 @@ class World(Performer):
     def allocate(self, request: RequestId) -> None:
         asked = self.allocations.pop(request)
         is_late = asked.lane in self.device.lost  # an answer from before the device was lost
-        sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
+        if isinstance(asked, ContinueSequence):
+            sequence = asked.sequence
+            self.streams[request].found(len(self.device.content[asked.lane]))
+        else:
+            sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
         self.streams[request].has_lane = True
         self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
 
