@@ -84,7 +84,7 @@ def _slot_object(slot: Slot) -> dict[str, Any]:
         "id": slot.lane,
         "model": slot.alias,
         "n_ctx": slot.context_tokens,
-        "is_processing": slot.state is not LaneState.FREE,
+        "is_processing": slot.state not in (LaneState.FREE, LaneState.RETAINED),
         "state": slot.state.value,
         "tenant": slot.tenant,
         "is_running": slot.is_running,

@@ -50,6 +50,7 @@ class Ended:
     ending: Ending
     timings: Timings
     prompt_tokens: int
+    cached_tokens: int
 
 
 @attrs.frozen
@@ -195,4 +196,4 @@ async def _read(handle: RequestHandle, index: int, events: trio.MemorySendChanne
         # A generator that is left at its yield must be closed here, not by the garbage collector.
         if (close := getattr(outputs, "aclose", None)) is not None:
             await close()
-    await events.send(Ended(index, handle.ending, handle.timings, handle.prompt_tokens))
+    await events.send(Ended(index, handle.ending, handle.timings, handle.prompt_tokens, handle.cached_tokens))

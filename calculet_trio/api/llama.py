@@ -21,7 +21,7 @@ from calculet_trio.api.messages import chat_prompt
 from calculet_trio.api.openai import collected
 from calculet_trio.api.schemas import LLAMA_DEFAULTS, parse_llama_completion, parse_text, parse_tokens
 from calculet_trio.api.settings import ApiSettings
-from calculet_trio.api.shapes import timings_object
+from calculet_trio.api.shapes import timings_of
 from calculet_trio.api.unsupported import refuse_unsupported
 from calculet_trio.errors import ServiceUnavailable
 from calculet_trio.shell.service import ServedModel, Service
@@ -167,7 +167,8 @@ def _completion_end(ended: Ended) -> dict[str, Any]:
         "stop_type": stop_type,
         "tokens_predicted": ended.timings.predicted_tokens,
         "tokens_evaluated": ended.prompt_tokens,
-        "timings": timings_object(ended.prompt_tokens, ended.timings, ended.ending.truncated_by),
+        "tokens_cached": ended.cached_tokens,
+        "timings": timings_of(ended),
     }
 
 

@@ -19,14 +19,23 @@ from calculet_trio.shell.service import Timings
 from calculet_trio.text.params import TokenLogprob
 
 
-def timings_object(prompt_tokens: int, timings: Timings, truncated_by: str | None = None) -> dict[str, Any]:
-    """llama-server's ``timings``, with the time in the queue."""
+def timings_of(ended: Ended) -> dict[str, Any]:
+    """The timings of one choice."""
+    return _timings_object(ended.prompt_tokens, ended.cached_tokens, ended.timings, ended.ending.truncated_by)
+
+
+def _timings_object(
+    prompt_tokens: int, cached_tokens: int, timings: Timings, truncated_by: str | None
+) -> dict[str, Any]:
+    """llama-server's ``timings``, with the time in the queue; its ``prompt_n`` are the tokens that were prefilled."""
+    prefilled_tokens = prompt_tokens - cached_tokens
     predicted_s = timings.predicted_s
     shown: dict[str, Any] = {
         "queue_ms": _ms(timings.queue_s),
-        "prompt_n": prompt_tokens,
+        "cache_n": cached_tokens,
+        "prompt_n": prefilled_tokens,
         "prompt_ms": _ms(timings.prompt_s),
-        "prompt_per_second": _per_second(prompt_tokens, timings.prompt_s),
+        "prompt_per_second": _per_second(prefilled_tokens, timings.prompt_s),
         "predicted_n": timings.predicted_tokens,
         "predicted_ms": _ms(predicted_s),
         "predicted_per_second": _per_second(timings.predicted_tokens, predicted_s),
@@ -54,26 +63,22 @@ def overall(ended: Sequence[Ended]) -> dict[str, Any]:
         predicted_tokens=sum(t.predicted_tokens for t in times),
     )
     truncated = next((one.ending.truncated_by for one in ended if one.ending.truncated_by), None)
-    return timings_object(_prompt_tokens(ended, len(ended)), together, truncated)
+    prompt_tokens = sum(one.prompt_tokens for one in ended)
+    return _timings_object(prompt_tokens, sum(one.cached_tokens for one in ended), together, truncated)
 
 
 def usage_object(ended: Sequence[Ended], *, prompts: int) -> dict[str, Any]:
     """OpenAI's ``usage``: every prompt counted once, whatever ``n`` is; every token that was sampled."""
-    prompt_tokens = _prompt_tokens(ended, prompts)
+    firsts = sorted(ended, key=lambda one: one.index)[:: len(ended) // prompts]
+    prompt_tokens = sum(one.prompt_tokens for one in firsts)
     completion_tokens = sum(one.timings.predicted_tokens for one in ended)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in firsts)},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
-
-
-def _prompt_tokens(ended: Sequence[Ended], prompts: int) -> int:
-    per_prompt = len(ended) // prompts
-    by_index = sorted(ended, key=lambda one: one.index)
-    return sum(one.prompt_tokens for one in by_index[::per_prompt])
 
 
 # ---- replies ----------------------------------------------------------------------------------------
@@ -149,8 +154,7 @@ class Reply:
         """The last chunk of a choice: why it ended, and what it took."""
         said: dict[str, Any] = {"delta": {}} if self._shape.is_chat else {"text": ""}
         choice = {"index": ended.index, **said, "logprobs": None, "finish_reason": ended.ending.reason.value}
-        timings = timings_object(ended.prompt_tokens, ended.timings, ended.ending.truncated_by)
-        return {**self._chunk([choice]), "timings": timings}
+        return {**self._chunk([choice]), "timings": timings_of(ended)}
 
     def usage(self, ended: Sequence[Ended]) -> dict[str, Any]:
         """The chunk of usage, after the last choice."""

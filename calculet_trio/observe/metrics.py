@@ -20,6 +20,7 @@ from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import (
     Admit,
     AllocateSequence,
+    ContinueSequence,
     Deliver,
     Drop,
     Effect,
@@ -212,7 +213,7 @@ class ServiceMetrics:
                 self._token(self._lives[request], now)
             case SubmitJob(_, job):
                 self._job_began(effect, job)
-            case AllocateSequence(_, _, request):
+            case AllocateSequence(_, _, request) | ContinueSequence(_, _, request):
                 self._asked.setdefault(request, now)  # refused, it is asked for again
             case ReleaseSequence(generation, lane):
                 self._releases[generation, lane] = now

@@ -56,6 +56,13 @@ class Gauges(Collector):
         yield CounterMetricFamily("calculet_device_resets", "Resets of the device by this process.", now.resets)
         again = "Sequences prefilled again after a reset, so that their streams go on."
         yield CounterMetricFamily("calculet_replays", again, now.replays)
+        reuse = now.reuse
+        hits = "Requests that went on from a KV lane that an earlier one had left."
+        yield CounterMetricFamily("calculet_prefix_hits", hits, reuse.hits)
+        saved = "Tokens of prompts and replies that were not prefilled again."
+        yield CounterMetricFamily("calculet_prefix_cached_tokens", saved, reuse.tokens)
+        given_up = "KV lanes that were kept for a next turn, and given up before it came."
+        yield CounterMetricFamily("calculet_prefix_evictions", given_up, reuse.evictions)
         lanes = {state.value: count for state, count in now.lanes_by_state.items()}
         yield _by("calculet_kv_lanes", "KV lanes by state.", "state", lanes)
         depths = {kind.value: depth.requests for kind, depth in now.queues.items()}

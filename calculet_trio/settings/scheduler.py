@@ -22,6 +22,7 @@ from calculet_trio.core.policy import (
     Policy,
     QueuePolicy,
     RecoveryPolicy,
+    ReusePolicy,
     TenantPolicy,
     TurnPolicy,
 )
@@ -155,6 +156,25 @@ class BatchSettings:
 
 
 @attrs.frozen(kw_only=True)
+class PrefixReuseSettings:
+    """Ended conversations whose KV is kept, so that the next turn need not prefill it again."""
+
+    enabled: bool | None = key(
+        OrNull(YesNo(), "where it has been earned"),
+        None,
+        "Keep the KV of a reply that has ended, for a prompt of the same tenant that begins the same. true refuses to "
+        "start where the package has not earned prefix_reuse.",
+    )
+    max_lanes: int | None = key(
+        OrNull(Whole(1, 65_536), "all that nobody wants"),
+        None,
+        "KV lanes that are kept so, at most. They make nobody wait: whoever wants one gets it, the oldest first.",
+    )
+    max_age_s: int = key(Whole(1, 86_400), 600, "How long one is kept.")
+    min_tokens: int = key(Whole(1, 1_048_576), 32, "The shortest beginning that is used again.")
+
+
+@attrs.frozen(kw_only=True)
 class ExecutorSettings:
     """Which engines work."""
 
@@ -206,6 +226,9 @@ class SchedulerSettings:
     decode: DecodeSettings = section(DecodeSettings, "Who is in the next decode batch.")
     fairness: FairnessSettings = section(FairnessSettings, "What a request costs its tenant.")
     batch: BatchSettings = section(BatchSettings, "Which of the package's compiled batches are used, and when.")
+    prefix_reuse: PrefixReuseSettings = section(
+        PrefixReuseSettings, "Ended conversations whose KV is kept for their next turn."
+    )
     executor: ExecutorSettings = section(ExecutorSettings, "Which engines work, and how.")
     recovery: RecoverySettings = section(RecoverySettings, "After a fault.")
 
@@ -288,6 +311,12 @@ class SchedulerSettings:
                 profiles=self.batch.profiles,
                 batching_window_s=self.batch.batching_window_us / 1_000_000,
                 thresholds=dict(self.batch.thresholds),
+            ),
+            reuse=ReusePolicy(
+                enabled=self.prefix_reuse.enabled,
+                max_lanes=self.prefix_reuse.max_lanes,
+                max_age_s=self.prefix_reuse.max_age_s,
+                min_tokens=self.prefix_reuse.min_tokens,
             ),
             fairness=FairnessPolicy(decode_cost_weight=self.fairness.decode_cost_weight),
             executor=ExecutorPolicy(

@@ -77,6 +77,10 @@ class RequestHandle(Protocol):
         """Tokens of the prompt, template included."""
 
     @property
+    def cached_tokens(self) -> int:
+        """Of these, those that were not prefilled again: an earlier reply had left them where they were needed."""
+
+    @property
     def ending(self) -> Ending:
         """How it ended; only after the iteration is over."""
 

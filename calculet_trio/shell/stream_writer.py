@@ -119,6 +119,11 @@ class StreamWriter:
         return self._admitted.prompt_tokens
 
     @property
+    def cached_tokens(self) -> int:
+        assert self._admitted is not None
+        return self._admitted.cached_tokens
+
+    @property
     def ending(self) -> Ending:
         assert self._ending is not None, "the reply has not ended"
         return self._ending

@@ -52,6 +52,7 @@ class FakeHandle:
         self._service = service
         self._tokens = 0
         self.prompt_tokens = 5
+        self.cached_tokens = service.cached_tokens
         self.is_being_read = False
 
     @property
@@ -89,6 +90,7 @@ class FakeService:
         self.lanes: tuple[Slot, ...] = ()
         self.reading: DeviceReading | None = None
         self.served: tuple[ServedModel, ...] = (MODEL,)
+        self.cached_tokens = 0
         self.coming: frozenset[str] = frozenset()
         self.requests: list[InferenceRequest] = []
         self.active = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import jsonschema
 import pytest
 import trio
@@ -32,8 +33,9 @@ FREE = Slot(lane=LaneId(1), alias="m", state=LaneState.FREE, context_tokens=2048
 
 
 async def test_slots_are_lengths_and_states(server: Server) -> None:
-    server.service.lanes = (BUSY, FREE)
-    first, second = (await server.ask(get("/slots"))).json()
+    retained = attrs.evolve(FREE, lane=LaneId(2), state=LaneState.RETAINED, committed_tokens=9, tenant="default")
+    server.service.lanes = (BUSY, FREE, retained)
+    first, second, third = (await server.ask(get("/slots"))).json()
     assert first == {
         "id": 0,
         "model": "m",
@@ -48,6 +50,7 @@ async def test_slots_are_lengths_and_states(server: Server) -> None:
         "kv_reserved_tokens": 40,
     }
     assert (second["id"], second["is_processing"], second["tenant"]) == (1, False, None)
+    assert (third["state"], third["is_processing"], third["kv_committed_tokens"]) == ("retained", False, 9)
 
 
 async def test_slots_agree_with_health(server: Server) -> None:

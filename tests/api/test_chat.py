@@ -40,10 +40,20 @@ async def test_a_whole_reply(server: Server) -> None:
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 0}
     timings = reply["timings"]
-    assert (timings["prompt_n"], timings["predicted_n"]) == (5, 2)
+    assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (0, 5, 2)
     assert (timings["queue_ms"], timings["prompt_ms"], timings["predicted_ms"]) == (1.0, 2.0, 3.0)
     assert timings["predicted_per_second"] == pytest.approx(2 / 0.003, abs=1e-3)
     assert (answer.headers["x-queue-time"], answer.headers["x-inference-time"]) == ("1.000", "5.000")
+
+
+async def test_what_was_there_already_is_in_the_usage_and_not_in_the_prefill(server: Server) -> None:
+    server.service.cached_tokens = 4
+    reply = (await server.chat(n=2)).json()
+    assert (reply["usage"]["prompt_tokens"], reply["usage"]["prompt_tokens_details"]) == (5, {"cached_tokens": 4})
+    assert (reply["timings"]["cache_n"], reply["timings"]["prompt_n"]) == (8, 2), "of both choices"
+    *_, last, usage, _ = (await server.chat(stream=True, stream_options={"include_usage": True})).events()
+    assert usage["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert (last["timings"]["cache_n"], last["timings"]["prompt_n"]) == (4, 1)
 
 
 async def test_a_streamed_reply(server: Server) -> None:

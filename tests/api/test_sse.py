@@ -10,7 +10,7 @@ from calculet_trio.core.effects import FinishReason
 from calculet_trio.shell.service import Ending, Timings
 from calculet_trio.text.params import Output
 
-ENDED = Ended(0, Ending(FinishReason.STOP), Timings(0.0, 0.0, 0.0, 3), prompt_tokens=1)
+ENDED = Ended(0, Ending(FinishReason.STOP), Timings(0.0, 0.0, 0.0, 3), prompt_tokens=1, cached_tokens=0)
 
 
 def frames(said: Piece | Ended | None) -> bytes:

@@ -293,3 +293,13 @@ def test_every_name_of_the_runtimes_metrics_is_there():
     ):  # fmt: skip
         assert f"# HELP {name} " in page
     assert "calrt_device_dram_total_bytes" not in page, "a total that cannot be trusted is not shown"
+
+
+def test_what_reuse_came_to_is_counted():
+    scene = Scene()
+    counts = scene.core._fleet.reuse
+    counts.hits, counts.tokens, counts.evictions = 2, 300, 1
+    seen = scene.read()
+    named = ("hits", "cached_tokens", "evictions")
+    assert [seen[f"calculet_prefix_{name}_total"] for name in named] == [2, 300, 1]
+    assert seen["calculet_kv_lanes state=retained"] == 0
