@@ -197,7 +197,10 @@ class _Switching:
         self.objection: str | None = None
 
     async def leg(self, switches_min: int, *, until_s: float) -> None:
-        """Go on until then, and for so many switches; at its end nobody asks anything, and the first model is there."""
+        """Go on until then, and for so many switches; at its end the first model is there, and as new.
+
+        Lanes that a crowd was the first to write would be counted as growth, or would hide it.
+        """
         least = self.switches + switches_min
         over = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -209,6 +212,7 @@ class _Switching:
                 await self._switch_to(SECOND)
                 await self._switch_to(FIRST)
             over.set()
+        await self._site.load(FIRST)
 
     async def _switch_to(self, model: int) -> None:
         await trio.sleep(self._traffic.dwell_s)

@@ -28,6 +28,7 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes import host_golden
 from calculet_trio.runtimes.host_model import HostModel, LaneStep
 from calculet_trio.runtimes.lane_ledger import LaneLedger
+from calculet_trio.runtimes.pages import give_back_freed
 from calculet_trio.runtimes.port import (
     Allocated,
     DeviceInfo,
@@ -125,6 +126,7 @@ class HostRuntime:
                 return False
             self._pending.clear()
             self._models.clear()
+        give_back_freed()
         return True
 
     def close(self) -> None:
@@ -160,12 +162,14 @@ class HostRuntime:
             self._models[generation] = _Loaded(model, LaneLedger(manifest.shape()), weights_bytes)
 
     def unload(self, generation: GenerationId) -> bool:
-        """Let the model go; False while a job of it is submitted."""
+        """Let the model go, and its memory; False while a job of it is submitted."""
         with self._lock:
             loaded = self._models.get(generation)
             if loaded is not None and any(pending.loaded is loaded for pending in self._pending.values()):
                 return False
             self._models.pop(generation, None)
+        del loaded
+        give_back_freed()
         return True
 
     def inspect(self, generation: GenerationId) -> ModelDescription:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,12 @@ from tests.runtimes.conftest import MakePackage
 from tests.runtimes.contract import PROMPT, RuntimeContract, Subject, work
 
 GENERATION = GenerationId(1)
+FREED_BLOCKS = 512
+FREED_BYTES = FREED_BLOCKS << 16
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE
 
 
 @pytest.fixture
@@ -204,6 +212,23 @@ def test_a_decode_step_allocates_nothing_that_stays(subject: Subject) -> None:
         assert outcome.logits is not None
         buffers.add(outcome.logits.ctypes.data)
     assert len(buffers) == 1, "logits lie in one pooled buffer"
+
+
+def test_what_was_freed_goes_back_to_the_system_with_a_model(subject: Subject) -> None:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "malloc_trim"):
+        pytest.skip("the C library keeps nothing that it could be asked for")
+    library.malloc.restype = ctypes.c_void_p
+    blocks = [ctypes.c_void_p(library.malloc(FREED_BYTES // FREED_BLOCKS)) for _ in range(FREED_BLOCKS)]
+    above = ctypes.c_void_p(library.malloc(64))  # what holds the heap of everything below it
+    for block in blocks:
+        ctypes.memset(block, 1, FREED_BYTES // FREED_BLOCKS)
+    for block in blocks:
+        library.free(block)
+    kept_bytes = resident_bytes()
+    assert subject.runtime.unload(GENERATION)
+    assert kept_bytes - resident_bytes() > FREED_BYTES // 2
+    library.free(above)
 
 
 # ---- golden -------------------------------------------------------------------------------------------
