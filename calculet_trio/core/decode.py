@@ -6,7 +6,8 @@ Source: SPEC section 6 (S §7, §8).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from operator import attrgetter
 from typing import Final
@@ -111,8 +112,10 @@ class DecodeScheduler:
         Two batches side by side cost the device two steps, unless its engines really compute at once. So it is
         tried once, and then what takes less time is done.
         """
+        if not running or not self._is_uniform:
+            return False
         together = [*self.waiting(), *running]
-        if not running or not self._is_uniform or len(together) > self._profiles[-1].compiled_batch:
+        if len(together) > self._profiles[-1].compiled_batch:
             return False
         lanes = [_lane_of(request) for request in together]
         if self._shape.layout is LaneLayout.CONTIGUOUS and max(lanes) - min(lanes) >= self._profiles[-1].compiled_batch:
@@ -134,8 +137,7 @@ class DecodeScheduler:
         order = self._in_order(now)
         self._clock = max(self._clock, order[0].turn)
         profiles = self._eligible_profiles(order[0], len(order))
-        whole = self._smallest_for(len(order)).submodel
-        if other_is_idle and self._is_uniform and self._rates.are_apart_faster(whole):
+        if other_is_idle and self._is_uniform and self._rates.are_apart_faster(self._smallest_for(len(order)).submodel):
             half = self._smallest_for(ceil(len(order) / 2)).compiled_batch
             profiles = [profile for profile in profiles if profile.compiled_batch <= half] or profiles
         if self._shape.layout is LaneLayout.CONTIGUOUS:
@@ -166,13 +168,14 @@ class DecodeScheduler:
             return sorted(ready, key=_DEADLINE)
         step_s = self._rates.slowest_decode_s
         round_s = step_s * (len(ready) + 1)
-        urgent: list[Request] = []
-        others: list[Request] = []
-        for request in ready:
-            left_s = step_s * (request.max_new_tokens - len(request.generated))
-            is_urgent = 0 <= request.order_deadline_s - now - left_s < round_s
-            (urgent if is_urgent else others).append(request)  # what cannot be saved any more does not jump ahead
-        return sorted(urgent, key=_DEADLINE) + others
+        urgent = [
+            each
+            for each in ready
+            if 0 <= each.order_deadline_s - now - step_s * (each.max_new_tokens - len(each.generated)) < round_s
+        ]  # what cannot be saved any more does not jump ahead
+        if not urgent:
+            return ready
+        return sorted(urgent, key=_DEADLINE) + [request for request in ready if request not in urgent]
 
     def _eligible_profiles(self, first: Request, ready: int) -> list[BatchProfile]:
         """Profiles that ``first`` may use, narrowed to the one whose threshold is met, where any is."""
@@ -190,23 +193,26 @@ class DecodeScheduler:
         self, order: list[Request], profiles: list[BatchProfile]
     ) -> tuple[BatchProfile, LaneId, list[Request]]:
         by_lane = {lane.id: request for request in order if (lane := request.lane) is not None}
-
-        def members(window: LaneWindow) -> list[Request]:
-            lanes = range(window.first, window.first + window.profile.compiled_batch)
-            present = [by_lane[LaneId(lane)] for lane in lanes if lane in by_lane]
-            return present if self._is_uniform else [each for each in present if self._fits(each, window.profile)]
-
-        def worth(window: LaneWindow) -> int:
-            """Lanes in use; a tenant's beyond its share count for nothing."""
-            cap = self._cap(window.profile)
-            return sum(min(cap, lanes) for lanes in Counter(request.tenant for request in members(window)).values())
-
-        must = _lane_of(order[0])
         is_plain = self._is_uniform and self._decode.tenant_lane_share >= 1
         window = choose_window(
-            by_lane.keys(), must=must, shape=self._shape, profiles=profiles, worth=None if is_plain else worth
+            by_lane.keys(),
+            must=_lane_of(order[0]),
+            shape=self._shape,
+            profiles=profiles,
+            worth=None if is_plain else partial(self._worth, by_lane),
         )
-        return window.profile, window.first, members(window)
+        return window.profile, window.first, self._members(by_lane, window)
+
+    def _members(self, by_lane: Mapping[LaneId, Request], window: LaneWindow) -> list[Request]:
+        lanes = range(window.first, window.first + window.profile.compiled_batch)
+        present = [by_lane[lane] for lane in sorted(by_lane) if lane in lanes]
+        return present if self._is_uniform else [each for each in present if self._fits(each, window.profile)]
+
+    def _worth(self, by_lane: Mapping[LaneId, Request], window: LaneWindow) -> int:
+        """Lanes in use; a tenant's beyond its share count for nothing."""
+        cap = self._cap(window.profile)
+        members = self._members(by_lane, window)
+        return sum(min(cap, lanes) for lanes in Counter(request.tenant for request in members).values())
 
     def _indirect(self, order: list[Request], profiles: list[BatchProfile]) -> tuple[BatchProfile, list[Request]]:
         """The smallest profile that takes as many as the largest would; a tenant's share is capped first."""

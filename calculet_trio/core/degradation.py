@@ -107,7 +107,9 @@ class EnginePair(Machine[PairState, PairEvent]):
     @property
     def jobs_at_most(self) -> int:
         """Jobs in flight that a new one may make."""
-        return self._jobs_at_most if self._state is PairState.BOTH and not self.quarantined else 1
+        if self._jobs_at_most == 1 or self._state is PairState.ONE or self.quarantined:
+            return 1
+        return self._jobs_at_most
 
     @property
     def quarantined(self) -> tuple[EngineId, ...]:

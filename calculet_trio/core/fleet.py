@@ -196,11 +196,16 @@ class Fleet:
 
     def next_s(self) -> float | None:
         """The next drain deadline, monotonic; None while there is none."""
-        deadline_s = min(self._draining.values(), default=inf)
+        deadline_s = min(self._draining.values()) if self._draining else inf
         return None if deadline_s == inf else deadline_s
 
     def proceed(self, now: float) -> None:
         """Let drain deadlines fall, and say which drained generations hold nothing any more."""
+        if self._draining:
+            self._drain(now)
+        self._forget_unloaded()
+
+    def _drain(self, now: float) -> None:
         for generation in [self.generations[each] for each in self._draining]:
             if generation.state is GenerationState.READY:  # a recovery has brought it back: it goes on draining
                 generation.advance(GenerationEvent.DRAIN)
@@ -211,7 +216,6 @@ class Fleet:
                 del self._draining[generation.id]
                 self._effects.append(Vacated(generation.id, overdue=generation.id in self._overdue))
                 self._overdue.discard(generation.id)
-        self._forget_unloaded()
 
     def _overrun(self, generation: ModelGeneration) -> None:
         for request in self._of(generation.id):
@@ -236,9 +240,7 @@ class Fleet:
 
     def _forget_unloaded(self) -> None:
         """An unloaded generation is let go once all its lanes are back; one with an Unknown lane never is."""
-        for generation in list(self.generations.values()):
-            if generation.state is not GenerationState.UNLOADED:
-                continue
+        for generation in [each for each in self.generations.values() if each.state is GenerationState.UNLOADED]:
             served = self.served.get(generation.id)
             if served is None or served.lanes.free == len(served.lanes):
                 del self.generations[generation.id]

@@ -228,4 +228,7 @@ class JobTable:
     def idle_engine(self, engines: Sequence[EngineId]) -> EngineId | None:
         """The first of ``engines`` that has no job, in flight or unknown."""
         busy = [record.engine for record in (*self._in_flight.values(), *self._unknown)]
-        return next((engine for engine in engines if engine not in busy), None)
+        for engine in engines:
+            if engine not in busy:
+                return engine
+        return None

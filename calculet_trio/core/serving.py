@@ -171,7 +171,7 @@ class ServingCore:
         ]
         if self._idle_engine() is not None and self._submission.until_s is None:
             moments += [one.hold_until_s(self._jobs.decoding(name)) for name, one in self._served.items()]
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def snapshot(self) -> CoreSnapshot:
         """Counts for health and metrics, frozen."""
@@ -214,6 +214,8 @@ class ServingCore:
 
     def _take_in(self, event: Event, now: float) -> None:
         match event:
+            case ev.JobFinished() | ev.JobFailed() | ev.JobNotSubmitted() | ev.JobUnknown():  # by far the most
+                self._settlement.job_ended(event, now)
             case ev.Arrived():
                 self._arrived(event, now)
             case ev.Offered():
@@ -222,8 +224,6 @@ class ServingCore:
                 self._cancelled(event)
             case ev.SequenceAllocated() | ev.SequenceRefused() | ev.SequenceReleased():
                 self._placement.answered(event, now)
-            case ev.JobFinished() | ev.JobFailed() | ev.JobNotSubmitted() | ev.JobUnknown():
-                self._settlement.job_ended(event, now)
             case ev.ResetAsked() | ev.DeviceReset():
                 self._heard_of_reset(event, now)
             case (
