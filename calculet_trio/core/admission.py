@@ -101,10 +101,10 @@ class AdmissionController:
 
     def may_admit(self, lanes: KvLanes, request: Request, *, besides: Collection[KvLane] = ()) -> bool:
         """Whether sequences, KV tokens and lanes have room for the request, were the lanes ``besides`` free as well."""
+        if self._spare_lanes(lanes, len(besides)) <= 0:
+            return False
         reserved = lanes.reserved_tokens - sum(lane.reserved_len for lane in besides)
-        return self._spare_lanes(lanes, len(besides)) > 0 and (
-            reserved + request.tokens_at_most <= self._kv_tokens(lanes)
-        )
+        return reserved + request.tokens_at_most <= self._kv_tokens(lanes)
 
     def may_ever_admit(self, lanes: KvLanes, request: Request) -> bool:
         """Whether the request fits once every lane that can come back is free; Unknown ones stay charged."""

@@ -49,7 +49,7 @@ class Placement:
         moments = [served.retention.next_s() for served in self.served.values()]
         if (self.replays.peek() or self.queue.peek()) is not None:
             moments.append(self.backoff.until_s)
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def place(self, now: float) -> None:
         """Give free lanes away: to those that are to be replayed, then to those whose turn it is."""
@@ -92,7 +92,8 @@ class Placement:
         if match is None and self.admission.may_admit(lanes, request):
             self._allocate(request, served)
             return True
-        if self.admission.may_admit(lanes, request, besides=served.retention.lanes):
+        retained = served.retention.lanes
+        if retained and self.admission.may_admit(lanes, request, besides=retained):
             self._make_room(request, served, None if match is None else match.lane)
         return False
 
