@@ -68,10 +68,12 @@ class Wish:
         named = policy.batch.profiles
         batches = [batch_capability(batch) for batch in usable if named is None or batch in named]
         two = policy.admission.max_inflight_jobs > 1 and not policy.executor.fixed_engine and len(device.engines) > 1
-        engines = (CAPABILITIES["ping_pong"],) if two else ()
+        asked = [CAPABILITIES["ping_pong"]] if two else []
+        if policy.reuse.enabled:
+            asked.append(CAPABILITIES["prefix_reuse"])
         if named is None and 1 in usable:
-            return cls(asked=engines, welcome=tuple(batches))
-        return cls(asked=(*engines, *batches), welcome=())
+            return cls(asked=tuple(asked), welcome=tuple(batches))
+        return cls(asked=(*asked, *batches), welcome=())
 
 
 class StartingProof:

@@ -27,7 +27,7 @@ def remove_tail_boundaries(rig: Rig) -> str:
         for removed in REMOVED_TOKENS:
             seat = rig.take(0)
             rig.prefill(seat, prompt[: kept + removed])
-            _remove(rig, seat, removed)
+            remove(rig, seat, removed)
             rows = [rig.step(seat, token) for token in following]
             worst = max(worst, rig.agree(alone[1:], rows, f"{removed} tokens removed, {kept} kept"))
             rig.give_back(seat)
@@ -35,7 +35,8 @@ def remove_tail_boundaries(rig: Rig) -> str:
     return f"{', '.join(map(str, kept_sizes))} tokens kept; rows differ by at most {worst:.4g}"
 
 
-def _remove(rig: Rig, seat: Seat, tokens: int) -> None:
+def remove(rig: Rig, seat: Seat, tokens: int) -> None:
+    """Drop the last tokens of the sequence, which must be done."""
     if not rig.runtime.remove_tail(rig.generation, seat.sequence, tokens):
         raise CaseFailed(f"{tokens} of {seat.length} tokens were not removed")
     seat.length -= tokens
@@ -48,7 +49,7 @@ def _remove_all_and_too_many(rig: Rig) -> None:
     rig.prefill(seat, prompt)
     if rig.runtime.remove_tail(rig.generation, seat.sequence, len(prompt) + 1):
         raise CaseFailed("more tokens were removed than there are")
-    _remove(rig, seat, 0)
-    _remove(rig, seat, len(prompt))
+    remove(rig, seat, 0)
+    remove(rig, seat, len(prompt))
     rig.same(alone, [rig.prefill(seat, other)], "another prompt after all tokens were removed")
     rig.give_back(seat)

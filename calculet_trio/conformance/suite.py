@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from calculet_trio.conformance import batches, chunked_prefill, context, engines, faults, loading, sequences
+from calculet_trio.conformance import (
+    batches,
+    chunked_prefill,
+    context,
+    engines,
+    faults,
+    loading,
+    prefix_reuse,
+    sequences,
+)
 from calculet_trio.conformance.case import Case, Result, Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.errors import ConfigurationRefused
@@ -30,6 +39,7 @@ CASES: Final = (
     Case(chunked_prefill.positions_and_csrs_clear),
     Case(chunked_prefill.chunk_boundaries),
     Case(chunked_prefill.golden_and_performance, is_long=True),
+    Case(prefix_reuse.prefix_reuse),
     Case(faults.device_busy),
     Case(faults.timeout),
     Case(faults.ccu_fault),

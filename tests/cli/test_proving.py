@@ -14,7 +14,7 @@ from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import BATCH_CONDITIONS, Evidence, batch_capability
-from calculet_trio.core.policy import AdmissionPolicy, BatchPolicy, ExecutorPolicy, Policy
+from calculet_trio.core.policy import AdmissionPolicy, BatchPolicy, ExecutorPolicy, Policy, ReusePolicy
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.settings.service import RuntimeKind
@@ -131,9 +131,23 @@ def test_time_that_is_over_begins_no_further_case(store: EvidenceStore, monkeypa
             (),
         ),
         (lambda _policy: ASKS_FOR_FOUR, ("batch:1", "batch:4")),
+        (lambda policy: attrs.evolve(policy, reuse=ReusePolicy(enabled=True)), ("prefix_reuse",)),
     ],
 )
 def test_what_a_configuration_names_is_asked_for(change: Callable[[Policy], Policy], asked: tuple[str, ...]) -> None:
     board = boards.board()
     wish = Wish.of(change(Policy()), board.model.shape(), board.open())
     assert tuple(each.name for each in wish.asked) == asked
+
+
+def test_prefix_reuse_that_was_asked_for_and_not_shown_refuses_the_start(store: EvidenceStore, tmp_path: Path) -> None:
+    asks = Policy(reuse=ReusePolicy(enabled=True))
+    assert Start(store_in(tmp_path / "of a good board"), asks).evidence().allows("prefix_reuse")
+    with pytest.raises(ConfigurationRefused, match=r"asks for prefix_reuse, .* conformance cases: prefix_reuse$") as no:
+        Start(store, asks, boards.ForgetsWhatWasDecoded).evidence()
+    assert no.value.hint == "`calculet-trio conformance run --runtime emulated` would earn it"
+
+
+@pytest.mark.parametrize("enabled", [None, False])
+def test_prefix_reuse_that_nobody_asked_for_is_not_tried_at_a_start(store: EvidenceStore, enabled: bool | None) -> None:
+    assert not Start(store, Policy(reuse=ReusePolicy(enabled=enabled))).evidence().allows("prefix_reuse")

@@ -175,6 +175,21 @@ class ForgetsEarlierPieces(EmulatedRuntime):
         return super()._run(engine, job)
 
 
+class ForgetsWhatWasDecoded(EmulatedRuntime):
+    """A prefill reads what prefills wrote, and not what decode did."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.decoded = set()
+
+    def _run(self, engine, job):
+        if not isinstance(job, PrefillJob):
+            self.decoded.update(work.sequence for work in job.lanes)
+        elif job.work.sequence in self.decoded:
+            self._histories[job.work.sequence][-1] = 0
+        return super()._run(engine, job)
+
+
 class TakesAnyPosition(EmulatedRuntime):
     """A piece is appended wherever its position says it is."""
 

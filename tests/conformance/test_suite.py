@@ -55,6 +55,9 @@ def test_a_good_board_passes_everything(layout):
         ("positions_and_csrs_clear", boards.TouchesItsNeighbour),
         ("chunk_boundaries", boards.ForgetsEarlierPieces),
         ("golden_and_performance", boards.SaysSomethingElse),
+        ("prefix_reuse", boards.ForgetsWhatWasDecoded),
+        ("prefix_reuse", boards.RemovesNothing),
+        ("prefix_reuse", boards.TouchesItsNeighbour),
         ("ping_pong_two_jobs", boards.SharesOneHistory),
         ("device_busy", boards.NeverRefuses),
         ("timeout", boards.AnswersLate),
@@ -101,7 +104,8 @@ def test_batches_do_not_apply_to_one_lane_profiles_or_without_a_mask_contract():
 
 
 def test_what_the_runtime_does_not_claim_does_not_apply():
-    assert not_applicable(board(boards.ClaimsNothing)) == {"remove_tail_boundaries", "incremental_prefill_supported"}
+    unclaimed = {"remove_tail_boundaries", "incremental_prefill_supported", "prefix_reuse"}
+    assert not_applicable(board(boards.ClaimsNothing)) == unclaimed
 
 
 def test_a_fault_that_may_not_be_provoked_and_a_second_engine_that_is_not_there_do_not_apply():
@@ -177,5 +181,6 @@ def test_every_condition_that_can_be_earned_today_is_a_case():
     assert names.issuperset(CHUNKED_PREFILL_CONDITIONS)
     assert names.issuperset(batch_capability(8).conditions)
     assert names.issuperset(CAPABILITIES["remove_tail"].conditions)
+    assert names.issuperset(CAPABILITIES["prefix_reuse"].conditions)
     assert names.issuperset(CAPABILITIES["ping_pong"].conditions)
     assert all(case.says.endswith(".") for case in CASES)
