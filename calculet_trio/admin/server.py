@@ -8,13 +8,9 @@ Source: API.md (two sockets); unix(7) on SO_PEERCRED; SPEC section 15.
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
 import struct
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -28,15 +24,10 @@ from hypercorn.typing import LifespanState
 from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
-from calculet_trio.errors import Unavailable
-
-CONNECTIONS_MAX: Final = 16
-"""Operators are few; one more is turned away by closing."""
+from calculet_trio.admin.listening import CONNECTIONS_MAX
 
 IDLE_S: Final = 120.0
 WRITE_STALL_S: Final = 10.0
-PATH_BYTES_MAX: Final = 107
-"""What a Unix socket's address holds."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -50,68 +41,6 @@ class _Silent(Logger):
         self.access_logger = self.error_logger = None
 
 
-def bound_socket(path: Path) -> socket.socket:
-    """A listening socket at ``path``, for this user alone; one that a dead process left behind is replaced.
-
-    Raises:
-        calculet_trio.errors.Unavailable: another daemon listens there, something else is there, or it is no place
-            for a socket.
-    """
-    path_bytes = len(os.fsencode(path))
-    if path_bytes > PATH_BYTES_MAX:
-        raise Unavailable(
-            f"the admin socket's path has {path_bytes} bytes; at most {PATH_BYTES_MAX} are possible: {path}",
-            hint="set admin_socket to a shorter path",
-        )
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _clear(path)
-        before = os.umask(0o177)
-        try:
-            listening.bind(str(path))
-        finally:
-            os.umask(before)
-        listening.listen(CONNECTIONS_MAX)
-    except OSError as error:
-        listening.close()
-        raise Unavailable(f"cannot listen at {path}: {error.strerror or error}") from None
-    except Unavailable:
-        listening.close()
-        raise
-    return listening
-
-
-def _clear(path: Path) -> None:
-    """Take away a socket at which nobody listens."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise Unavailable(f"{path} is there and is no socket", hint="set admin_socket to another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise Unavailable(
-        f"another daemon listens at {path}", hint="stop it, or give each its own admin_socket (and its own device)"
-    )
-
-
-def _inode(path: Path) -> int:
-    return path.lstat().st_ino
-
-
-def _take_away(path: Path, inode: int) -> None:
-    """Remove our socket, unless another daemon has put its own there."""
-    with suppress(FileNotFoundError):
-        if _inode(path) == inode:
-            path.unlink()
-
-
 async def serve(
     app: QuartTrio,
     listening: socket.socket,
@@ -119,31 +48,26 @@ async def serve(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``app`` until ``stop``, let replies that run come to their end; the socket's file is gone afterwards.
+    """Serve ``app`` until ``stop``, and let replies that run come to their end.
 
     Args:
         app: see `calculet_trio.admin.app.create_app`.
-        listening: see `bound_socket`.
+        listening: see `calculet_trio.admin.listening.bound_socket`.
         stop: when to close.
         task_status: told when connections are accepted.
 
     **Cancellation**: cuts replies that run.
     """
-    path = Path(listening.getsockname())
-    ours = _inode(path)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-    try:
-        context = WorkerContext(None)
-        accept = _Admission(app, context).accept
-        async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                accepting.start_soon(partial(trio.serve_listeners, accept, [listener], handler_nursery=connections))
-                task_status.started()
-                await stop.wait()
-                accepting.cancel_scope.cancel()
-            await context.terminated.set()  # idle connections end at once
-    finally:
-        _take_away(path, ours)
+    context = WorkerContext(None)
+    accept = _Admission(app, context).accept
+    async with trio.open_nursery() as connections:
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(partial(trio.serve_listeners, accept, [listener], handler_nursery=connections))
+            task_status.started()
+            await stop.wait()
+            accepting.cancel_scope.cancel()
+        await context.terminated.set()  # idle connections end at once
 
 
 class _Admission:

@@ -1,4 +1,4 @@
-"""The listener and its connections: hypercorn's HTTP, our socket, our limits, our way to close.
+"""Connections: hypercorn's HTTP, our socket, our limits, our way to close.
 
 Source: ARCHITECTURE.md "Lifetimes"; reports B50, B64, B65.
 """
@@ -23,12 +23,8 @@ from calculet_trio.api import strict_json
 from calculet_trio.api.connection import READ_BYTES, Connection
 from calculet_trio.api.errors import plain
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits
-from calculet_trio.errors import Unavailable
 
 log = structlog.get_logger("api")
-
-KEEPALIVE_PROBE_S: Final = 60
-"""Silence after which the kernel asks whether a peer still exists: one that lost its network never says goodbye."""
 
 REFUSE_S: Final = 1.0
 """For all of a refused connection; it counts in no limit, so it must not last."""
@@ -54,69 +50,35 @@ class QuietLogger(Logger):
         log.error("handler_defect", said=message, exc_info=sys.exception())
 
 
-def bound_socket(host: str, port: int, limits: ConnectionLimits) -> socket.socket:
-    """A listening socket at ``host:port``; port 0 takes any free one.
-
-    Raises:
-        calculet_trio.errors.Unavailable: the address is taken, not ours, or not allowed.
-    """
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # "localhost" may mean both families, and what people type after it is 127.0.0.1.
-        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise Unavailable(f"{shown} is no address to listen at: {error.strerror or error}") from None
-    try:
-        # Accepted connections inherit both of the timeouts.
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.write_stall_s * 1e3))
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_PROBE_S)
-        listening.bind(address)
-        listening.listen(limits.backlog)
-    except OSError as error:
-        listening.close()
-        hint = "stop what listens there, or choose another port with --port"
-        raise Unavailable(f"cannot listen at {shown}: {error.strerror or error}", hint=hint) from None
-    return listening
-
-
 async def serve(
     app: QuartTrio,
+    listening: socket.socket,
     *,
-    host: str,
-    port: int,
     settings: ApiSettings,
     shutdown: Waitable,
-    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until ``shutdown``, then close the listener at once and let replies that run come to their end.
 
-    Reports the port it is bound to. Connections that work on after ``graceful_s`` are cut.
+    Connections that work on after ``graceful_s`` are cut.
 
     Args:
         app: see `calculet_trio.api.app.create_app`.
-        host: name or address to listen at.
-        port: 0 takes any free one.
+        listening: see `calculet_trio.api.listening.bound_socket`; closed at the end.
         settings: the bounds.
         shutdown: waited for; what it returns is not looked at.
-        task_status: told the port when connections are accepted.
-
-    Raises:
-        calculet_trio.errors.Unavailable: the address cannot be had.
+        task_status: told when connections are accepted.
 
     **Cancellation**: may lose replies; every handler is cancelled and every socket closed.
     """
     limits = settings.connection
-    listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound_socket(host, port, limits)))
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
     context = WorkerContext(None)
     accept = _Acceptor(app, context, limits).accept
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
             accepting.start_soon(partial(trio.serve_listeners, accept, [listener], handler_nursery=connections))
-            task_status.started(listener.socket.getsockname()[1])
+            task_status.started()
             await shutdown.wait()
             accepting.cancel_scope.cancel()  # which closes the listener
         await context.terminated.set()

@@ -1,1 +1,1 @@
-"""The command line, and the one place that chooses a runtime (`wiring`)."""
+"""The command line, and the one place where the rooms meet (`wiring`)."""

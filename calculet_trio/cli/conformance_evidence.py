@@ -15,8 +15,8 @@ import click
 from calculet_trio.cli.conformance_view import print_evidence
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.trusted_store import evidence_store, own_configuration
-from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.evidence_store import Found
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import EMULATED
 from calculet_trio.conformance.standings import rows_of
 from calculet_trio.core.evidence import Combination

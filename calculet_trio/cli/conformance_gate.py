@@ -21,7 +21,7 @@ from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.model_switching import in_real_time, in_virtual_time, two_models
 from calculet_trio.cli.simulate import quieten
 from calculet_trio.cli.virtual_hours import serve_virtual_hours
-from calculet_trio.cli.wiring import Subject, wire_subject
+from calculet_trio.cli.wiring_conformance import Subject, wire_subject
 from calculet_trio.conformance import milestone_m0, milestone_m1, milestone_m2, milestone_m4
 from calculet_trio.conformance.blocks import FULL, SHORT
 from calculet_trio.conformance.clean_hours import CleanHours, serve_clean_hours

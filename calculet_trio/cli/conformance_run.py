@@ -17,10 +17,11 @@ from calculet_trio.cli.conformance_subject import RUNTIMES, configuration_of
 from calculet_trio.cli.conformance_view import Progress, print_standings
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.trusted_store import evidence_store
-from calculet_trio.cli.wiring import Subject, wire_subject
-from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.cli.wiring_conformance import Subject, wire_subject
+from calculet_trio.conformance.case import Case
 from calculet_trio.conformance.evidence_store import EvidenceStore
 from calculet_trio.conformance.report import html, junit, verdict_line
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.conformance.run_record import RunRecord
 from calculet_trio.conformance.suite import chosen, run_cases, verdict_of

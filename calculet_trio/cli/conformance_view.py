@@ -13,9 +13,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.conformance.case import Case
 from calculet_trio.conformance.evidence_store import Found
 from calculet_trio.conformance.gate import GateReport, GateVerdict
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.run_record import EMULATED
 from calculet_trio.conformance.standings import StandingRow
 from calculet_trio.core.evidence import CAPABILITIES, Combination, Evidence, batch_capability

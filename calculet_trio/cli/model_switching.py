@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.cli.wiring import Subject, wire_second
+from calculet_trio.cli.wiring_conformance import Subject, wire_second
 from calculet_trio.conformance.milestone_m4 import Switching
 from calculet_trio.conformance.switching import Traffic
 from calculet_trio.conformance.two_models import TwoModels

@@ -14,7 +14,7 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.shell.loading import ModelText
 from calculet_trio.text.bpe import BpeTokenizer
 from calculet_trio.text.params import ChatPrompt
-from calculet_trio.text.template import TemplateWorker
+from calculet_trio.text.template import TemplateProcess, TemplateWorker
 from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
 
 PLAIN_TEMPLATE: Final = (
@@ -33,20 +33,19 @@ def open_text(package: Path, manifest: Manifest) -> ModelText:
         calculet_trio.errors.PackageError: a file is missing, of a kind this version cannot read, or a program that
             does what no template need do.
     """
-    tokenizer = _open_tokenizer(package, manifest)
-    if tokenizer.vocab_size > manifest.architecture.vocab_size:
-        raise PackageError(
-            f"the package {manifest.name!r} has {tokenizer.vocab_size} tokens in {manifest.text.vocabulary}; "
-            f"allowed: at most architecture.vocab_size, {manifest.architecture.vocab_size}",
-            hint="build or pull the package again",
-        )
     if manifest.text.chat_template is None:
-        return ModelText(tokenizer, None)
+        return ModelText(_open_tokenizer(package, manifest), None)
     try:
         template = (package / manifest.text.chat_template).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise _unreadable(manifest, error) from error
-    return ModelText(tokenizer, open_template(template, tokenizer))
+    process = TemplateProcess()  # it starts beside the tokenizer's making
+    try:
+        tokenizer = _open_tokenizer(package, manifest)
+    except BaseException:
+        process.kill()
+        raise
+    return ModelText(tokenizer, open_template(template, tokenizer, process))
 
 
 def _open_tokenizer(package: Path, manifest: Manifest) -> BpeTokenizer:
@@ -57,11 +56,18 @@ def _open_tokenizer(package: Path, manifest: Manifest) -> BpeTokenizer:
         add_bos=manifest.special.add_bos,
     )
     try:
-        return BpeTokenizer.from_vocabulary(json.loads((package / manifest.text.vocabulary).read_bytes()), special)
+        tokenizer = BpeTokenizer.from_vocabulary(json.loads((package / manifest.text.vocabulary).read_bytes()), special)
     except PackageError:
         raise
     except Exception as error:  # the tokenizers' library raises this very class, and a vocabulary may hold anything
         raise _unreadable(manifest, error) from error
+    if tokenizer.vocab_size > manifest.architecture.vocab_size:
+        raise PackageError(
+            f"the package {manifest.name!r} has {tokenizer.vocab_size} tokens in {manifest.text.vocabulary}; "
+            f"allowed: at most architecture.vocab_size, {manifest.architecture.vocab_size}",
+            hint="build or pull the package again",
+        )
+    return tokenizer
 
 
 def _unreadable(manifest: Manifest, error: Exception) -> PackageError:
@@ -71,8 +77,13 @@ def _unreadable(manifest: Manifest, error: Exception) -> PackageError:
     )
 
 
-def open_template(template: str, tokenizer: Tokenizer) -> TemplateWorker:
+def open_template(template: str, tokenizer: Tokenizer, process: TemplateProcess | None = None) -> TemplateWorker:
     """A chat template that has rendered an ordinary conversation within its bounds of time, memory and output.
+
+    Args:
+        template: jinja2 source.
+        tokenizer: whose special tokens it may write.
+        process: to render in, where one was begun ahead.
 
     Raises:
         calculet_trio.errors.PackageError: it does not compile, or not render that; with the reason.
@@ -86,6 +97,7 @@ def open_template(template: str, tokenizer: Tokenizer) -> TemplateWorker:
         special_literals=tokenizer.special_literals,
         bos_token=literal(tokenizer.special.bos),
         eos_token=literal(tokenizer.special.eos),
+        process=process,
     )
     try:
         worker.render(ORDINARY)

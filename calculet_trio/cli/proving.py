@@ -9,19 +9,18 @@ Source: SPEC section 12; CLI.md "Keys and trust".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from calculet_trio.conformance.agreement import Agreement
-from calculet_trio.conformance.case import Case, Result
 from calculet_trio.conformance.evidence_store import EvidenceStore
-from calculet_trio.conformance.rig import Rig
+from calculet_trio.conformance.result import Result
 from calculet_trio.conformance.run_record import RunRecord
-from calculet_trio.conformance.suite import chosen
 from calculet_trio.core.evidence import CAPABILITIES, Capability, Evidence, batch_capability
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.profiles import ModelShape
@@ -32,6 +31,10 @@ from calculet_trio.packages.trust import LOCAL_KINDS
 from calculet_trio.runtimes.port import DeviceInfo, Runtime
 from calculet_trio.settings.service import RuntimeKind
 from calculet_trio.shell.loading import ModelSource
+
+if TYPE_CHECKING:
+    from calculet_trio.conformance.case import Case
+    from calculet_trio.conformance.rig import Rig
 
 EARNING_S: Final = 300.0
 """Past this no further case is begun: the model is served with what has been shown by then."""
@@ -119,11 +122,9 @@ class StartingProof:
             return ()
         wished = (*self._wish.asked, *self._wish.welcome)
         names = {name for each in wished if not self._evidence.standing(each).earned for name in each.conditions}
-        names -= self._store.found().failures(self._evidence.combination)  # once: a failure is on record, too
-        cases = chosen(names, short=True) if names else ()
-        if cases:
-            self._say("showing, once, what this machine is to be trusted with:")
-        return [lambda case=case: self._try(case) for case in cases]  # type: ignore[misc]
+        if names:
+            names -= self._store.found().failures(self._evidence.combination)  # once: a failure is on record, too
+        return self._tries(names) if names else ()
 
     def evidence(self) -> Evidence:
         """The records, with what was shown just now.
@@ -145,6 +146,12 @@ class StartingProof:
                     hint=f"`calculet-trio conformance run --runtime {self._kind.value}` would earn it",
                 )
         return evidence
+
+    def _tries(self, names: Collection[str]) -> Sequence[Callable[[], None]]:
+        from calculet_trio.conformance.suite import chosen  # the cases: most starts need none
+
+        self._say("showing, once, what this machine is to be trusted with:")
+        return [lambda case=case: self._try(case) for case in chosen(names, short=True)]  # type: ignore[misc]
 
     def _try(self, case: Case) -> None:
         if not self._can_go_on or monotonic() > self._ends_s:
@@ -188,13 +195,18 @@ class Prover:
             kind=self.kind,
             model=self.source.alias,
             device=device,
-            rig=lambda: Rig(
-                self.trial_runtime(generation),
-                generation,
-                package=self.source.package,
-                engines=device.engines,
-                agreement=self.agreement,
-                chunk_tokens=self.policy.queues.prefill_chunk_tokens,
-            ),
+            rig=partial(self._rig, generation, device),
             say=self.say,
+        )
+
+    def _rig(self, generation: GenerationId, device: DeviceInfo) -> Rig:
+        from calculet_trio.conformance.rig import Rig
+
+        return Rig(
+            self.trial_runtime(generation),
+            generation,
+            package=self.source.package,
+            engines=device.engines,
+            agreement=self.agreement,
+            chunk_tokens=self.policy.queues.prefill_chunk_tokens,
         )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from calculet_trio.cli.service_manager import stop_timeout_s
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.doctor.board.dma_timeout import dma_timeout_s
-from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
 from calculet_trio.settings.surface import TimeoutSettings
 from calculet_trio.settings.timeout_order import TimeoutOrder
@@ -37,8 +35,15 @@ def checked_order(service: ServiceSettings, shape: ModelShape | None) -> Timeout
     found = TimeoutOrder(
         settings=order.settings,
         longest_job_s=order.longest_job_s,
-        dma_s=dma_timeout_s(HostTree()) if service.device.runtime is RuntimeKind.CALRT else None,
+        dma_s=_dma_s() if service.device.runtime is RuntimeKind.CALRT else None,
         stop_s=stop_timeout_s(),
     )
     found.refuse_disorder()
     return found
+
+
+def _dma_s() -> float | None:
+    from calculet_trio.doctor.board.dma_timeout import dma_timeout_s  # of a board alone
+    from calculet_trio.doctor.host_tree import HostTree
+
+    return dma_timeout_s(HostTree())

@@ -1,53 +1,43 @@
-"""Wiring: the one place that chooses a runtime and connects it to package, text, shell and surface.
+"""Wiring: the one place that connects a runtime to package, text, shell and surface.
 
 Source: ARCHITECTURE.md "Layout".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import structlog
 import trio
 
-from calculet_trio.api.app import create_app
-from calculet_trio.api.server import serve as serve_http
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits, RequestLimits
-from calculet_trio.cli.board import board_runtime
-from calculet_trio.cli.emulated_models import emulated_model, emulated_runtime
-from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template
-from calculet_trio.cli.packaged_models import PackageFinder, fitting, other_of_two, packaged
+from calculet_trio.cli.packaged_models import PackageFinder
 from calculet_trio.cli.proving import Prover, agreement_of
 from calculet_trio.cli.residency import longest_shape, require_declared, require_strategy
+from calculet_trio.cli.runtime_choice import MODELS, RUNTIMES, on_emulated_board
 from calculet_trio.cli.state_files import history_file
+from calculet_trio.cli.surface_code import imported
 from calculet_trio.cli.timeouts import checked_order, job_timeout
 from calculet_trio.cli.trusted_store import evidence_store
 from calculet_trio.cli.wiring_admin import admin_server, dump_sources
-from calculet_trio.conformance.agreement import EXACT, Agreement
-from calculet_trio.conformance.fault_control import NOTHING, EmulatorFaults, FaultControl, PlannedFaults
-from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.conformance.agreement import EXACT
 from calculet_trio.core.policy import Policy, TenantPolicy
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.runtimes.faults import FaultyRuntime
-from calculet_trio.runtimes.pace import Pace, RealPace, VirtualPace
 from calculet_trio.runtimes.port import Runtime
 from calculet_trio.settings.configuration import Configuration, Served
 from calculet_trio.settings.key_ring import KeyRing
 from calculet_trio.settings.service import RuntimeKind, ServiceSettings
 from calculet_trio.shell.daemon import Daemon, HttpServer
 from calculet_trio.shell.fault_history import FaultHistory
-from calculet_trio.shell.loading import ModelSource, ModelText
+from calculet_trio.shell.loading import ModelSource
 from calculet_trio.shell.model_manager import FindModel
 from calculet_trio.shell.service import Service
-
-if TYPE_CHECKING:
-    from calculet_trio.runtimes.calrt import CalrtRuntime
 
 T = TypeVar("T")
 
@@ -181,74 +171,20 @@ def _surface(configured: ServiceSettings, metrics: ServiceMetrics, tenants: _Ten
     settings = api_settings(configured, drain_s=drain_s)
 
     async def serve(service: Service, stop: trio.Event, *, task_status: trio.TaskStatus[int]) -> None:
-        app = create_app(service, settings, metrics=metrics.expose, keys=tenants.keys)
-        await serve_http(
-            app,
-            host=configured.listen.host,
-            port=configured.listen.port,
-            settings=settings,
-            shutdown=stop,
-            task_status=task_status,
-        )
+        with bound_socket(configured.listen.host, configured.listen.port, settings.connection) as listening:
+            task_status.started(listening.getsockname()[1])
+            create_app, serve_http = await imported(_surface_code)
+            app = create_app(service, settings, metrics=metrics.expose, keys=tenants.keys)
+            await serve_http(app, listening, settings=settings, shutdown=stop)
 
     return serve
 
 
-def _host(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
-    from calculet_trio.runtimes.host import HostRuntime
+def _surface_code() -> tuple[Callable[..., Any], Callable[..., Awaitable[None]]]:
+    from calculet_trio.api.app import create_app
+    from calculet_trio.api.server import serve
 
-    return HostRuntime(), packaged(configuration, served, policy)
-
-
-def _calrt(configuration: Configuration, served: Served, policy: Policy) -> tuple[CalrtRuntime, ModelSource]:
-    device = configuration.service.device
-    runtime = board_runtime(
-        None if device.library is None else configuration.path(device.library),
-        device=None if device.path is None else Path(device.path),
-        accept_untried=device.accept_untried,
-    )
-    return runtime, packaged(configuration, served, policy)
-
-
-def _scripted(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
-    if served.model.package is None:
-        raise ConfigurationRefused("--runtime scripted needs --script FILE.yaml", hint="see runtimes/SCRIPTS.md")
-    from calculet_trio.runtimes.script import load_script
-    from calculet_trio.runtimes.scripted import ScriptedRuntime
-
-    path = configuration.path(served.model.package)
-    script = load_script(path)
-    template = script.chat_template or PLAIN_TEMPLATE
-    return ScriptedRuntime(script), ModelSource(
-        alias=fitting(served, policy, script.shape, package_name=script.model),
-        package=path,
-        verify=lambda: None,
-        open_text=lambda: ModelText(script.tokenizer, open_template(template, script.tokenizer)),
-        shape=script.shape,
-        meta={"architecture": "scripted"},
-    )
-
-
-def _emulated(
-    configuration: Configuration, served: Served, policy: Policy, pace: Pace | None = None
-) -> tuple[Runtime, ModelSource]:
-    return emulated_runtime(configuration, pace or RealPace()), emulated_model(configuration, served, policy)
-
-
-RUNTIMES: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], tuple[Runtime, ModelSource]]]] = {
-    RuntimeKind.HOST: _host,
-    RuntimeKind.EMULATED: _emulated,
-    RuntimeKind.SCRIPTED: _scripted,
-    RuntimeKind.CALRT: _calrt,
-}
-"""The runtimes that there are, each with what makes it and its first model."""
-
-MODELS: Final[Mapping[RuntimeKind, Callable[[Configuration, Served, Policy], ModelSource]]] = {
-    RuntimeKind.HOST: packaged,
-    RuntimeKind.CALRT: packaged,
-    RuntimeKind.EMULATED: emulated_model,
-}
-"""Runtimes that can serve more than one model, beside one another or in turns, and what makes a further one."""
+    return create_app, serve
 
 
 # ---- what has been shown ------------------------------------------------------------------------------
@@ -284,7 +220,9 @@ def _prover(
 
     @cache
     def twin(generation: GenerationId) -> Runtime:
-        board, _ = _emulated(configuration, _first(configuration), policy, VirtualPace(lambda: 0.0))
+        from calculet_trio.runtimes.pace import VirtualPace
+
+        board, _ = on_emulated_board(configuration, _first(configuration), policy, VirtualPace(lambda: 0.0))
         board.open()
         board.configure(generation, source.package)
         return board
@@ -299,85 +237,3 @@ def _prover(
         store=evidence_store(configuration),
         say=say,
     )
-
-
-EMULATED_FAULTS: Final = frozenset({FaultKind.TIMEOUT, FaultKind.CCU_FAULT, FaultKind.PCIE_ERROR})
-"""A reset undoes all of them, as nobody knows of a board."""
-
-
-@attrs.frozen(kw_only=True)
-class Subject:
-    """What conformance is tried on.
-
-    Args:
-        runtime: not opened yet.
-        source: its model.
-        agreement: what may differ where kernels do.
-        policy: as configured.
-        faults: what may be made to go wrong with it.
-    """
-
-    runtime: Runtime
-    source: ModelSource
-    agreement: Agreement
-    policy: Policy
-    faults: FaultControl
-
-
-def wire_second(configuration: Configuration, package: str | None, *, alias: str) -> ModelSource:
-    """Another model for the same alias and device, as it would be loaded into the place of the first.
-
-    Args:
-        configuration: what would be served.
-        package: its name or path; None for the other one of a store of two, or the emulated board's other model.
-        alias: of both.
-
-    Raises:
-        calculet_trio.errors.PackageError: there is no such package.
-        calculet_trio.errors.ConfigurationRefused: it does not fit its policy, or nobody knows which one is meant.
-    """
-    served = _first(configuration)
-    policy = configuration.policy(served)
-    if configuration.service.device.runtime is RuntimeKind.EMULATED:
-        from calculet_trio.runtimes.emulated import OTHER_MODEL
-
-        _, source = _emulated(configuration, served, policy, VirtualPace(lambda: 0.0))
-        return attrs.evolve(source, alias=alias, package=OTHER_MODEL)
-    named = package or other_of_two(configuration, served)
-    return packaged(
-        configuration, attrs.evolve(served, model=attrs.evolve(served.model, alias=alias, package=named)), policy
-    )
-
-
-def wire_subject(configuration: Configuration, *, in_real_time: bool = False) -> Subject:
-    """The runtime and model that `wire` would serve, for conformance.
-
-    Args:
-        configuration: what would be served.
-        in_real_time: whether an emulated board takes its time; else it lets none pass.
-
-    Raises:
-        calculet_trio.errors.PackageError: no such package, or one without golden.
-        calculet_trio.errors.ConfigurationRefused: what is asked for and what there is do not fit.
-    """
-    served = _first(configuration)
-    policy = configuration.policy(served)
-    kind = configuration.service.device.runtime
-    if kind is RuntimeKind.EMULATED:
-        pace = RealPace() if in_real_time else VirtualPace(lambda: 0.0)
-        board, source = _emulated(configuration, served, policy, pace)
-        planned, agreement = PlannedFaults(EMULATED_FAULTS), EXACT
-        faults: FaultControl = planned
-        runtime: Runtime = FaultyRuntime(board, planned, pace)
-    elif kind is RuntimeKind.HOST:
-        runtime, source = _host(configuration, served, policy)
-        agreement = agreement_of(source.package)
-        faults = PlannedFaults(frozenset({FaultKind.TIMEOUT}))  # a run that is over its time is stopped, and is over
-    elif kind is RuntimeKind.CALRT:
-        calrt, source = _calrt(configuration, served, policy)
-        agreement = agreement_of(source.package)
-        runtime = calrt  # of a board nobody knows what a fault leaves
-        faults = NOTHING if calrt.emulator is None else EmulatorFaults(calrt.emulator.plan)
-    else:
-        raise ConfigurationRefused(f"conformance cannot be tried on the runtime {kind.value}; on host, calrt, emulated")
-    return Subject(runtime=runtime, source=source, agreement=agreement, policy=policy, faults=faults)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
@@ -17,12 +18,12 @@ import structlog
 import trio
 
 from calculet_trio import __version__
-from calculet_trio.admin import server
-from calculet_trio.admin.app import create_app
 from calculet_trio.admin.audit import AuditLog
 from calculet_trio.admin.jobs import JobDesk
+from calculet_trio.admin.listening import bound_socket, held
 from calculet_trio.cli import paths
 from calculet_trio.cli.configuration_view import effective_json
+from calculet_trio.cli.surface_code import imported
 from calculet_trio.errors import Unavailable
 from calculet_trio.observe.dumps import DumpDirectory
 from calculet_trio.observe.metrics import ServiceMetrics
@@ -64,19 +65,26 @@ def admin_server(configuration: Configuration) -> AdminServer:
             _log.warning("no_admin_socket", reason=str(unavailable))
             task_status.started()
             return
-        try:
+        with closing(audit), held(listening):
+            task_status.started()
+            create_app, serve_admin = await imported(_admin_code)
             async with trio.open_nursery() as jobs:
                 app = create_app(operations, JobDesk(jobs), audit, ThreadRunner())
-                await server.serve(app, listening, stop, task_status=task_status)
+                await serve_admin(app, listening, stop)
                 jobs.cancel_scope.cancel()
-        finally:
-            audit.close()
 
     return serve
 
 
+def _admin_code() -> tuple[Callable[..., Any], Callable[..., Awaitable[None]]]:
+    from calculet_trio.admin.app import create_app
+    from calculet_trio.admin.server import serve
+
+    return create_app, serve
+
+
 def _open(path: Path, configuration: Configuration) -> tuple[socket.socket, AuditLog]:
-    listening = server.bound_socket(path)
+    listening = bound_socket(path)
     try:
         return listening, AuditLog(audit_directory(state_directory(configuration)))
     except BaseException:

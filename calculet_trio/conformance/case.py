@@ -1,4 +1,4 @@
-"""Case: one thing that a runtime must do, its verdict, and how it comes to it.
+"""Case: one thing that a runtime must do, and how it comes to its verdict.
 
 Source: SPEC section 13 (S §18).
 """
@@ -6,35 +6,12 @@ Source: SPEC section 13 (S §18).
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from time import perf_counter
 
 import attrs
 
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.rig import CaseFailed, DeviceStopped, NotApplicable, Rig
-
-
-class Verdict(Enum):
-    PASS = "PASS"
-    FAIL = "FAIL"
-    NOT_APPLICABLE = "NOT APPLICABLE"
-
-
-@attrs.frozen
-class Result:
-    """How a case came out.
-
-    Args:
-        case: its name.
-        verdict: PASS, FAIL or NOT APPLICABLE.
-        why: what was seen, what went wrong, or what is missing.
-        took_s: of this machine's time.
-    """
-
-    case: str
-    verdict: Verdict
-    why: str
-    took_s: float
 
 
 @attrs.frozen

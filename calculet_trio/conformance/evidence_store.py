@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.conformance.case import Verdict
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import RunRecord, UnreadableRecord
 from calculet_trio.core.evidence import Combination, Evidence
 from calculet_trio.errors import Unavailable

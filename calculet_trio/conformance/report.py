@@ -10,7 +10,8 @@ from html import escape
 from typing import Final
 from xml.etree import ElementTree
 
-from calculet_trio.conformance.case import Case, Verdict
+from calculet_trio.conformance.case import Case
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import RunRecord
 from calculet_trio.conformance.suite import verdict_of
 

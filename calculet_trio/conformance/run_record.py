@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import attrs
 
 from calculet_trio import __version__
-from calculet_trio.conformance.case import Result, Verdict
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.core.evidence import Combination, EvidenceRecord
 from calculet_trio.errors import PackageError
 from calculet_trio.packages import manifest_json

@@ -18,7 +18,8 @@ from calculet_trio.conformance import (
     prefix_reuse,
     sequences,
 )
-from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.conformance.case import Case
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.errors import ConfigurationRefused
 

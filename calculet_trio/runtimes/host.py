@@ -189,7 +189,7 @@ class HostRuntime:
         )
 
     def warm_up(self, generation: GenerationId) -> None:
-        self._models[generation].model.warm_up()
+        """Nothing: weights are packed when the session is made, and a first run takes no longer than the next."""
 
     def golden(self, generation: GenerationId) -> GoldenResult:
         return host_golden.replay(self._models[generation].model)

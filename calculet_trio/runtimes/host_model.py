@@ -28,7 +28,6 @@ from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes.pages import zeros_on_pages
 from calculet_trio.runtimes.port import Logits
 
-WARM_UP_TOKENS: Final = 8
 SPIN_US: Final = "50"
 """Longer than what lies between two parallel operators (some 20 µs), much shorter than a time slice."""
 
@@ -156,24 +155,7 @@ class HostModel:
                 buffers.logits[steps[row].index] = logits[row]
         return buffers.logits[:batch]
 
-    def warm_up(self) -> None:
-        """Run every submodel once with idle lanes: nothing is written."""
-        for profile in self.manifest.profiles:
-            window = self._window(self._buffers[EngineId.PING], 0, profile.compiled_batch)
-            window.bind_ids()
-            self._run_idle(window)
-        window = self._window(self._buffers[EngineId.PING], 0, 1)
-        window.bind_ids(np.zeros((1, min(WARM_UP_TOKENS, self.manifest.kv.max_seq - 1)), np.int64))
-        self._run_idle(window)
-
     # ---- within -----------------------------------------------------------------------------------
-
-    def _run_idle(self, window: _Window) -> None:
-        window.last[:] = 0
-        window.count[:] = 0
-        buffers = self._buffers[EngineId.PING]
-        buffers.rows[0] = 0
-        self._run(buffers, window, rows=1, options=None)
 
     def _window(self, buffers: _EngineBuffers, first: int, batch: int) -> _Window:
         """An engine's bindings of a window; there are at most lanes · profiles of them."""

@@ -237,7 +237,10 @@ class Runtime(Protocol):
         """Profiles, KV layout and tensors of a configured model."""
 
     def warm_up(self, generation: GenerationId) -> None:
-        """Run every submodel once, so that the first request pays for nothing. No lane is touched."""
+        """Whatever must have run before, so that the first request pays for nothing. No lane is touched.
+
+        The golden run, which goes through every submodel, comes next.
+        """
 
     def golden(self, generation: GenerationId) -> GoldenResult:
         """Replay the package's recorded inputs and compare. No lane holds a sequence meanwhile."""

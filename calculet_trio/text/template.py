@@ -54,6 +54,7 @@ class TemplateWorker:
             text where a user did.
         bos_token, eos_token: the literals under these names in the template.
         limits: bounds on one rendering.
+        process: the first process, where it was begun ahead; the worker's from here on.
 
     Raises:
         PackageError: the template does not compile.
@@ -67,6 +68,7 @@ class TemplateWorker:
         bos_token: str = "",
         eos_token: str = "",
         limits: TemplateLimits | None = None,
+        process: TemplateProcess | None = None,
     ) -> None:
         self._limits = limits or TemplateLimits()
         self._settings = attrs.asdict(self._limits) | {
@@ -76,7 +78,7 @@ class TemplateWorker:
         }
         self._rendering = threading.Lock()
         self._closed = False
-        self._process: _TemplateProcess | None = self._start()
+        self._process: TemplateProcess | None = self._set_up(process or TemplateProcess())
 
     def render(self, prompt: ChatPrompt) -> list[Segment]:
         """The prompt as text and special tokens.
@@ -121,10 +123,10 @@ class TemplateWorker:
                 return {"failed": "time"}
         return {"failed": "ended"}
 
-    def _running(self) -> _TemplateProcess:
+    def _running(self) -> TemplateProcess:
         if self._process is None and not self._closed:
             try:
-                self._process = self._start()
+                self._process = self._set_up(TemplateProcess())
             except PackageError as error:  # it did start once: the machine is short of something
                 raise ServiceUnavailable(error.message, code="template_unavailable") from None
         if self._closed or self._process is None:  # `close` may have come while it started
@@ -136,11 +138,7 @@ class TemplateWorker:
     def _reply_bytes_max(self) -> int:
         return self._limits.output_characters_max * _REPLY_BYTES_PER_CHARACTER + _REPLY_OVERHEAD_BYTES
 
-    def _start(self) -> _TemplateProcess:
-        try:
-            process = _TemplateProcess()
-        except OSError as error:
-            raise PackageError(f"the process that renders the chat template cannot be made: {error.strerror}") from None
+    def _set_up(self, process: TemplateProcess) -> TemplateProcess:
         try:
             reply = process.ask(_frame(self._settings), time_s=_START_S, reply_bytes_max=_REPLY_OVERHEAD_BYTES)
         except (TimeoutError, _ProcessEnded):
@@ -175,21 +173,29 @@ class TemplateWorker:
         }.get(kind, f"{template} cannot render this conversation ({reply.get('detail')})")
 
 
-class _TemplateProcess:
-    """One child process and the socket to it."""
+class TemplateProcess:
+    """One child process and the socket to it. It starts while the caller does something else, and waits for a template.
+
+    Raises:
+        PackageError: the machine has no process left to give.
+    """
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         # -P: a module in the working directory must not stand in for one of ours
         command = [sys.executable, "-P", "-m", "calculet_trio.text.template_process"]
-        with theirs:
-            self._child = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # the terminal's Ctrl-C is the daemon's
-            )
+        try:
+            with theirs:
+                self._child = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # the terminal's Ctrl-C is the daemon's
+                )
+        except OSError as error:
+            self._socket.close()
+            raise PackageError(f"the process that renders the chat template cannot be made: {error.strerror}") from None
 
     def ask(self, frame: bytes, *, time_s: float, reply_bytes_max: int) -> dict[str, Any]:
         """Send a frame and wait for its reply.

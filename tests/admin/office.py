@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import attrs
 import trio
@@ -14,6 +14,7 @@ from calculet_trio.admin import server
 from calculet_trio.admin.app import create_app
 from calculet_trio.admin.audit import AuditLog
 from calculet_trio.admin.jobs import JobDesk
+from calculet_trio.admin.listening import bound_socket, held
 from calculet_trio.errors import ConfigurationRefused, PackageError
 from calculet_trio.shell.blocking import ThreadRunner
 from calculet_trio.shell.operations import ModelStatus
@@ -111,9 +112,10 @@ async def opened(tmp_path):
     async with trio.open_nursery() as nursery:
         audit = AuditLog(tmp_path / "audit")
         app = create_app(operations, JobDesk(nursery), audit, ThreadRunner())
-        await nursery.start(server.serve, app, server.bound_socket(path), trio.Event())
-        try:
-            yield Office(operations, path, audit)
-        finally:
-            audit.close()
-            nursery.cancel_scope.cancel()
+        listening = bound_socket(path)
+        with closing(audit), held(listening):
+            await nursery.start(server.serve, app, listening, trio.Event())
+            try:
+                yield Office(operations, path, audit)
+            finally:
+                nursery.cancel_scope.cancel()

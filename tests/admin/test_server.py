@@ -9,23 +9,24 @@ import pytest
 import trio
 
 from calculet_trio.admin import server
+from calculet_trio.admin.listening import CONNECTIONS_MAX, bound_socket
 from calculet_trio.errors import Unavailable
 from tests.admin.office import opened
 
 
 def test_a_socket_that_a_dead_process_left_is_replaced(tmp_path):
     path = tmp_path / "admin.sock"
-    server.bound_socket(path).close()
+    bound_socket(path).close()
     assert path.is_socket()
-    with server.bound_socket(path):
+    with bound_socket(path):
         assert path.is_socket()
 
 
 def test_a_socket_at_which_somebody_listens_is_left_alone(tmp_path):
     path = tmp_path / "admin.sock"
-    with server.bound_socket(path):
+    with bound_socket(path):
         with pytest.raises(Unavailable, match="another daemon listens"):
-            server.bound_socket(path)
+            bound_socket(path)
         assert path.is_socket()
 
 
@@ -33,16 +34,16 @@ def test_what_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "admin.sock"
     path.write_text("mine")
     with pytest.raises(Unavailable, match="is no socket"):
-        server.bound_socket(path)
+        bound_socket(path)
     assert path.read_text() == "mine"
 
 
 def test_a_path_that_no_socket_can_have_is_told_with_the_limit(tmp_path):
     with pytest.raises(Unavailable, match="at most 107"):
-        server.bound_socket(tmp_path / ("x" * 200))
+        bound_socket(tmp_path / ("x" * 200))
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot listen"):
-        server.bound_socket(tmp_path / "file" / "admin.sock")
+        bound_socket(tmp_path / "file" / "admin.sock")
 
 
 async def test_the_file_of_another_daemon_is_not_taken_away(tmp_path):
@@ -57,7 +58,7 @@ async def test_the_file_of_another_daemon_is_not_taken_away(tmp_path):
 async def test_operators_have_a_bound_and_leaving_makes_room(tmp_path):
     async with opened(tmp_path) as office:
         silent = []
-        for _ in range(server.CONNECTIONS_MAX):
+        for _ in range(CONNECTIONS_MAX):
             silent.append(await trio.open_unix_socket(str(office.socket)))
         one_more = await trio.open_unix_socket(str(office.socket))
         with trio.fail_after(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import structlog
 import trio
 
 from calculet_trio.api.app import create_app
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.server import serve
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits
 from tests.api.fake_service import FakeService
@@ -69,18 +71,26 @@ def settings() -> ApiSettings:
 
 
 @pytest.fixture
-async def server(settings: ApiSettings, nursery: trio.Nursery) -> AsyncIterator[Server]:
+def listening(settings: ApiSettings) -> socket.socket:
+    return bound_socket("127.0.0.1", 0, settings.connection)
+
+
+@pytest.fixture
+async def server(settings: ApiSettings, listening: socket.socket, nursery: trio.Nursery) -> AsyncIterator[Server]:
     """Started; afterwards nothing may be held and nothing may have gone wrong without being expected."""
     service = FakeService()
     shutdown, ended = trio.Event(), trio.Event()
     app = create_app(service, settings, metrics=metrics)
 
-    async def run(task_status: trio.TaskStatus[int]) -> None:
-        await serve(app, host="127.0.0.1", port=0, settings=settings, shutdown=shutdown, task_status=task_status)
+    port = listening.getsockname()[1]
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        await serve(app, listening, settings=settings, shutdown=shutdown, task_status=task_status)
         ended.set()
 
     with structlog.testing.capture_logs() as logs:
-        running = Server(service, await nursery.start(run), shutdown, ended, logs)
+        await nursery.start(run)
+        running = Server(service, port, shutdown, ended, logs)
         yield running
         for wire in running.wires:
             await trio.aclose_forcefully(wire.stream)

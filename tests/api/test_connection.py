@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import pytest
 import trio
 
-from calculet_trio.api import server as server_module
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits
 from tests.api.conftest import Server
 from tests.api.fake_service import endless, gated, said
@@ -195,17 +194,12 @@ class TestIdleness:
 
 
 class TestStalledReaders:
-    @pytest.fixture(autouse=True, params=["kernel's timeout too", "our own alone"])
-    def kernels_timeout(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(params=["kernel's timeout too", "our own alone"])
+    def listening(self, request: pytest.FixtureRequest, settings: ApiSettings) -> socket.socket:
+        listening = bound_socket("127.0.0.1", 0, settings.connection)
         if request.param == "our own alone":
-            bound = server_module.bound_socket
-
-            def without_it(*args: Any) -> socket.socket:
-                listening = bound(*args)
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
-                return listening
-
-            monkeypatch.setattr(server_module, "bound_socket", without_it)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+        return listening
 
     @pytest.fixture
     def settings(self) -> ApiSettings:

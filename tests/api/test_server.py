@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from calculet_trio.api.server import bound_socket
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.settings import ApiSettings, ConnectionLimits
 from calculet_trio.errors import Unavailable
 from tests.api.conftest import Server

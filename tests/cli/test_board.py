@@ -10,7 +10,7 @@ import yaml
 
 from calculet_trio.cli import board
 from calculet_trio.cli.main import run
-from calculet_trio.conformance.case import Verdict
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.packages.calbin_writer import EmulatedShape, write_calbin
 from calculet_trio.packages.manifest import Manifest
 from tests.conformance.stores import store_in

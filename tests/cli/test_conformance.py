@@ -10,8 +10,9 @@ import pytest
 
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.main import run
-from calculet_trio.conformance.case import Case, Result, Verdict
+from calculet_trio.conformance.case import Case
 from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.suite import CASES
 from calculet_trio.runtimes import emulated
 from calculet_trio.runtimes.port import GoldenResult

@@ -9,7 +9,7 @@ import pytest
 from calculet_trio.cli import paths
 from calculet_trio.cli.main import run
 from calculet_trio.cli.trusted_store import evidence_store, own_configuration, recorded
-from calculet_trio.conformance.case import Verdict
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import RunRecord
 from calculet_trio.core.evidence import BATCH_CONDITIONS, batch_capability
 from calculet_trio.packages.manifest import MANIFEST_FILE

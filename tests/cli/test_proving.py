@@ -10,8 +10,8 @@ import pytest
 
 from calculet_trio.cli.proving import Prover, Wish
 from calculet_trio.conformance.agreement import EXACT
-from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.evidence_store import EvidenceStore
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import BATCH_CONDITIONS, Evidence, batch_capability
 from calculet_trio.core.policy import AdmissionPolicy, BatchPolicy, ExecutorPolicy, Policy, ReusePolicy

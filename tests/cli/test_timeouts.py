@@ -9,6 +9,7 @@ import pytest
 from calculet_trio.cli import service_manager, timeouts
 from calculet_trio.cli.service_manager import stop_timeout_s
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
+from calculet_trio.doctor.board import dma_timeout
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.settings.configuration import Override, load
 from calculet_trio.settings.timeout_order import NEVER_S
@@ -39,7 +40,7 @@ def test_a_watchdog_that_one_model_fits_and_another_does_not_is_refused_for_that
 
 
 def test_the_driver_is_asked_only_for_a_board(monkeypatch):
-    monkeypatch.setattr(timeouts, "dma_timeout_s", lambda _tree: NEVER_S)
+    monkeypatch.setattr(dma_timeout, "dma_timeout_s", lambda _tree: NEVER_S)
     assert timeouts.checked_order(service("emulated"), shape(512)).dma_s is None
     with pytest.raises(ConfigurationRefused, match=r"dma_timeout_ms \(never\) must be less than timeouts.job_s"):
         timeouts.checked_order(service("calrt"), shape(512))

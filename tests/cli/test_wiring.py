@@ -8,9 +8,10 @@ import attrs
 import pytest
 
 from calculet_trio.cli.trusted_store import evidence_store
-from calculet_trio.cli.wiring import wire, wire_subject
+from calculet_trio.cli.wiring import wire
+from calculet_trio.cli.wiring_conformance import wire_subject
 from calculet_trio.conformance.agreement import EXACT
-from calculet_trio.conformance.case import Result, Verdict
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.run_record import RunRecord, combination_of
 from calculet_trio.core.evidence import CHUNKED_PREFILL_CONDITIONS
 from calculet_trio.errors import ConfigurationRefused

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from calculet_trio.cli.wiring import EMULATED_FAULTS
+from calculet_trio.cli.wiring_conformance import EMULATED_FAULTS
 from calculet_trio.conformance.agreement import EXACT, Agreement
 from calculet_trio.conformance.fault_control import NOTHING, PlannedFaults
 from calculet_trio.conformance.rig import Rig

@@ -9,8 +9,8 @@ import pytest
 
 from calculet_trio.cli.board import TRIAL, make_emulated_package
 from calculet_trio.conformance.agreement import EXACT
-from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.fault_control import NOTHING, EmulatorFaults, FaultControl
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.conformance.suite import CASES
 from calculet_trio.core.fault_kinds import FaultKind

@@ -7,8 +7,8 @@ import json
 import attrs
 import pytest
 
-from calculet_trio.conformance.case import Result, Verdict
 from calculet_trio.conformance.evidence_store import KEPT_PER_COMBINATION
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.run_record import RunRecord, combination_of
 from calculet_trio.core.evidence import CAPABILITIES, CHUNKED_PREFILL_CONDITIONS
 from calculet_trio.core.jobs import EngineId

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from calculet_trio.conformance.agreement import Agreement
-from calculet_trio.conformance.case import Verdict
 from calculet_trio.conformance.fault_control import PlannedFaults
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.rig import Rig
 from calculet_trio.conformance.suite import CASES
 from calculet_trio.core.fault_kinds import FaultKind

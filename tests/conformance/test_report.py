@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 
-from calculet_trio.conformance.case import Result, Verdict
 from calculet_trio.conformance.report import html, junit, verdict_line
+from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.suite import CASES
 from tests.conformance.test_evidence_store import HERE, record
 

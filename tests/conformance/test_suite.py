@@ -9,7 +9,7 @@ import pytest
 
 import calculet_trio.conformance
 from calculet_trio.conformance.agreement import Agreement
-from calculet_trio.conformance.case import Verdict
+from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.rig import NotApplicable
 from calculet_trio.conformance.suite import CASES, chosen, run_cases, verdict_of
 from calculet_trio.core.evidence import CAPABILITIES, CHUNKED_PREFILL_CONDITIONS, batch_capability

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from calculet_trio.api.app import create_app
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.server import serve
 from calculet_trio.api.settings import ApiSettings
 from calculet_trio.core.policy import ResidencyPolicy, ResidencyStrategy
@@ -22,7 +23,9 @@ CHAT = "/v1/completions"
 async def surface(service, stop, *, task_status):
     settings = ApiSettings()
     app = create_app(service, settings, metrics=lambda _accept: (b"", "text/plain"))
-    await serve(app, host="127.0.0.1", port=0, settings=settings, shutdown=stop, task_status=task_status)
+    listening = bound_socket("127.0.0.1", 0, settings.connection)
+    task_status.started(listening.getsockname()[1])
+    await serve(app, listening, settings=settings, shutdown=stop)
 
 
 async def send(house, request):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -178,10 +177,3 @@ def test_a_prompt_in_chunks_says_what_it_says_at_once(house: House) -> None:
         model.prefill(1, prompt[:split], position=0)
         row = model.prefill(1, prompt[split:], position=split)[0]
         np.testing.assert_allclose(row, whole, atol=TOLERANCE[form], rtol=0)
-
-
-def test_the_warm_up_writes_nowhere(make_package: MakePackage, tmp_path: Path) -> None:
-    package = make_package(TinyModel(), WeightForm.FP32)
-    model = HostModel(package, Manifest.load(package), threads=1)
-    model.warm_up()
-    assert not any(lanes.any() for lanes in model.kv.values())

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from calculet_trio.api.app import create_app
+from calculet_trio.api.listening import bound_socket
 from calculet_trio.api.server import serve
 from calculet_trio.api.settings import ApiSettings
 from calculet_trio.core.policy import AdmissionPolicy, Policy
@@ -68,7 +69,9 @@ def prepared() -> Served:
 
     async def surface(service, stop, *, task_status):
         app = create_app(service, ApiSettings(), metrics=metrics.expose)
-        await serve(app, host="127.0.0.1", port=0, settings=ApiSettings(), shutdown=stop, task_status=task_status)
+        listening = bound_socket("127.0.0.1", 0, ApiSettings().connection)
+        task_status.started(listening.getsockname()[1])
+        await serve(app, listening, settings=ApiSettings(), shutdown=stop)
 
     def on_ready(port):
         served.port = port
