@@ -38,6 +38,10 @@ class ReuseCounts:
     tokens: int = 0
     evictions: int = 0
 
+    def with_more(self, other: ReuseCounts) -> ReuseCounts:
+        """Both together."""
+        return ReuseCounts(self.hits + other.hits, self.tokens + other.tokens, self.evictions + other.evictions)
+
 
 @attrs.frozen
 class Retained:

@@ -198,7 +198,9 @@ class FaultyRuntime:
         return self._inner.release(generation, lane, sequence)
 
     def remove_tail(self, generation: GenerationId, sequence: SequenceId, tokens: int) -> bool:
-        return not self._is_lost and self._inner.remove_tail(generation, sequence, tokens)
+        if self._is_lost or self._draw(RELEASE) is not None:
+            return False
+        return self._inner.remove_tail(generation, sequence, tokens)
 
     def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
         if self._is_lost:

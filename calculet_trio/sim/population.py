@@ -33,6 +33,8 @@ class Visit:
         read_pause_s: it reads so slowly: a pause after each output.
         deadline_s: its own deadline; None for its tenant's.
         alias: the model that it asks for.
+        turns: requests in all: each after the first says again what was said, and as many tokens more.
+        think_s: the pause before each of these.
     """
 
     arrival_s: float
@@ -43,6 +45,8 @@ class Visit:
     read_pause_s: float = 0.0
     deadline_s: float | None = None
     alias: str = ALIAS
+    turns: int = 1
+    think_s: float = 0.0
 
 
 class Population(Protocol):
@@ -65,6 +69,7 @@ class Poisson:
         longest_prompt: tokens.
         misbehaving: share that leaves early, reads slowly or has a short deadline of its own.
         aliases: the models that they ask for, each as often as the others.
+        chatty: share that comes back with its conversation, two or three times, after a second or so.
     """
 
     per_s: float
@@ -75,6 +80,7 @@ class Poisson:
     longest_prompt: int = 2000
     misbehaving: float = 0.3
     aliases: tuple[str, ...] = (ALIAS,)
+    chatty: float = 0.0
 
     def visits(self, rng: np.random.Generator) -> Iterator[Visit]:
         now = 0.0
@@ -84,6 +90,7 @@ class Poisson:
         while True:
             now += rng.exponential(1.0 / self.per_s)
             fault = int(rng.integers(3)) if rng.random() < self.misbehaving else None
+            is_chatty = self.chatty > 0 and rng.random() < self.chatty
             yield Visit(
                 arrival_s=now,
                 tenant=self.tenants[int(rng.choice(len(self.tenants), p=shares))],
@@ -93,6 +100,8 @@ class Poisson:
                 read_pause_s=float(rng.exponential(0.2)) if fault == 1 else 0.0,
                 deadline_s=float(rng.exponential(10.0)) + 0.01 if fault == 2 else None,
                 alias=self.aliases[int(rng.integers(len(self.aliases))) if len(self.aliases) > 1 else 0],
+                turns=int(rng.integers(3, 5)) if is_chatty else 1,
+                think_s=float(rng.exponential(1.0)) if is_chatty else 0.0,
             )
 
     def _length(self, rng: np.random.Generator, median: float, longest: int) -> int:

@@ -47,6 +47,7 @@ class Scenario:
         profiles: compiled batches; None for those of the device file.
         device: the device file; None for the reference model.
         chunked: as if the package had earned chunked prefill.
+        reuse: as if it had earned prefix reuse; then half of the clients come back with their conversation.
         load: what clients ask for, as a share of what the board can do, where no trace is given.
         tenants: how many, likewise; the first sends as much as all others.
     """
@@ -62,6 +63,7 @@ class Scenario:
     profiles: tuple[int, ...] | None = None
     device: Path | None = None
     chunked: bool = False
+    reuse: bool = False
     load: float = 0.8
     tenants: int = 3
 
@@ -91,6 +93,7 @@ class Scenario:
             faults=rates,
             visits_max=self.visits_max,
             chunked=self.chunked,
+            reuse=self.reuse,
         )
 
     def command(self) -> str:
@@ -117,6 +120,8 @@ class Scenario:
             words += ["--profiles", ",".join(map(str, self.profiles))]
         if self.chunked:
             words.append("--chunked")
+        if self.reuse:
+            words.append("--reuse")
         if self.device is not None:
             words += ["--device", str(self.device)]
         return words
@@ -130,7 +135,8 @@ class Scenario:
             return Recorded(path=self.trace, stretch=self.stretch)
         tenants = tuple(f"tenant-{number}" for number in range(1, self.tenants + 1))
         nominal = Poisson(per_s=1.0, tenants=tenants)
-        return attrs.evolve(nominal, per_s=self.load * arrivals_per_s(device, nominal))
+        chatty = 0.5 if self.reuse else 0.0
+        return attrs.evolve(nominal, per_s=self.load * arrivals_per_s(device, nominal), chatty=chatty)
 
 
 def rates_of(faults: str) -> Mapping[FaultKind, float]:

@@ -1,7 +1,7 @@
 """Variety: whole worlds drawn from a seed, so that many of them try what nobody thought of.
 
 Only the numbers are drawn; the kinds of world are the service's own options, each as likely as the others: one or
-two engines, turns by jobs or by time, deadlines or slack, windows, profiles, chunks, limits, tenants that come
+two engines, turns by jobs or by time, deadlines or slack, windows, profiles, chunks, reuse, limits, tenants that come
 and change, drains in the middle, models that take turns or are exchanged.
 
 Source: SPEC section 4–9; FoundationDB's and TigerBeetle's simulators for the idea.
@@ -25,6 +25,7 @@ from calculet_trio.core.policy import (
     Policy,
     QueuePolicy,
     RecoveryPolicy,
+    ReusePolicy,
     TenantPolicy,
     TurnPolicy,
 )
@@ -53,6 +54,8 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
     device = _draw_device(rng)
     tenants = _draw_tenants(rng)
     models = _draw_models(np.random.default_rng((seed, 0x6D6F6465)), seconds)
+    again = np.random.default_rng((seed, 0x72657573))
+    is_reused = bool(again.random() < 0.5)
     policy = Policy(
         admission=AdmissionPolicy(
             max_waiting_requests=_one_of(rng, (4, 16, 128)),
@@ -71,6 +74,11 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
         ),
         decode=DecodePolicy(order=_one_of(rng, tuple(DecodeOrder)), tenant_lane_share=_one_of(rng, (1.0, 0.5))),
         batch=BatchPolicy(batching_window_s=_one_of(rng, (0.0, 0.002, 0.03))),
+        reuse=ReusePolicy(
+            max_lanes=_one_of(again, (None, None, 1, 2)),
+            max_age_s=_one_of(again, (0.5, 600.0)),
+            min_tokens=_one_of(again, (1, 16)),
+        ),
         fairness=FairnessPolicy(decode_cost_weight=_one_of(rng, (1.0, 4.0))),
         recovery=RecoveryPolicy(
             max_resets_per_10min=_one_of(rng, (0, 2, 100)),
@@ -84,9 +92,12 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
         seconds=seconds,
         device=device,
         policy=policy,
-        population=attrs.evolve(_draw_population(rng), aliases=models.aliases),
+        population=attrs.evolve(
+            _draw_population(rng), aliases=models.aliases, chatty=_one_of(again, (0.3, 0.8)) if is_reused else 0.0
+        ),
         faults=faults,
         chunked=bool(rng.random() < 0.5),
+        reuse=is_reused,
         reloads=tuple(Reload(moment_s, _draw_tenants(rng)) for moment_s in _moments(rng, seconds)),
         restarts_s=tuple(_moments(rng, seconds)),
         models=models,

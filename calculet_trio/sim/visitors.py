@@ -51,15 +51,27 @@ class Visitors:
     endings: Counter[str] = attrs.field(factory=Counter)
 
     async def visit(self, visit: Visit, seed: int) -> None:
-        """One client, from its request to its last word.
+        """One client, from its first request to its last word.
 
         **Cancellation**: at once; the request is given up.
         """
+        random = np.random.default_rng(seed)
+        said: tuple[int, ...] = ()
+        for turn in range(visit.turns):
+            if turn:
+                await trio.sleep(visit.think_s)
+            heard = await self._ask(visit, (*said, *random.integers(97, 123, visit.prompt_tokens).tolist()))
+            if heard is None:
+                return
+            said = heard
+
+    async def _ask(self, visit: Visit, prompt: tuple[int, ...]) -> tuple[int, ...] | None:
+        """One request; what was said when it had ended, the prompt first. None: it had no whole reply."""
         self.came += 1
         if self.service is None:
             self._went(Heard.UNREACHABLE, "unreachable")
-            return
-        prompt = tuple(np.random.default_rng(seed).integers(97, 123, visit.prompt_tokens).tolist())
+            return None
+        said = None
         request = InferenceRequest(
             alias=visit.alias,
             tenant=visit.tenant,
@@ -72,20 +84,22 @@ class Visitors:
         with trio.move_on_after(inf if visit.patience_s is None else visit.patience_s):
             try:
                 async with self.service.open(request) as handle:
-                    heard, ending = Heard.FINISHED, await self._read(handle, visit, prompt)
+                    ending, reply = await self._read(handle, visit, prompt)
+                    heard, said = Heard.FINISHED, (*prompt, *reply)
             except GenerationFailed as failed:
                 heard = Heard.DROPPED if failed.reason == "cancelled" else Heard.FAILED
                 ending = f"failed: {failed.reason}"
             except CalculetError as refused:
                 heard, ending = Heard.REFUSED, f"refused: {getattr(refused, 'code', type(refused).__name__)}"
         self._went(heard, ending)
+        return said
 
     def _went(self, heard: Heard, ending: str) -> None:
         self.heard[heard] += 1
         self.endings[ending] += 1
 
-    async def _read(self, handle: RequestHandle, visit: Visit, prompt: tuple[int, ...]) -> str:
-        """Read the reply and hold it against what the model says after exactly this prompt."""
+    async def _read(self, handle: RequestHandle, visit: Visit, prompt: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Read the reply and hold it against what the model says after exactly this prompt; how it ended, and it."""
         pieces: list[str] = []
         async for output in handle:
             pieces.append(output.text)
@@ -93,9 +107,11 @@ class Visitors:
                 await trio.sleep(visit.read_pause_s)
         text, tokens = "".join(pieces), handle.timings.predicted_tokens
         voices = [continuation(prompt, tokens, voice=voice) for voice in self.voices[visit.alias]]
-        expected, *others = (_TOKENIZER.decode(token for token in said if token != END_TOKEN) for said in voices)
-        if text not in (expected, *others):
+        said = {_TOKENIZER.decode(token for token in each if token != END_TOKEN): each for each in voices}
+        if text not in said:
+            expected = next(iter(said))
             raise Violated(f"a reply is not its own: {text[:40]!r} after {len(prompt)} tokens, not {expected[:40]!r}")
         self.record.replied(trio.current_time(), visit, handle.timings)
         ending = handle.ending
-        return f"truncated: {ending.truncated_by}" if ending.truncated_by else f"finished: {ending.reason.value}"
+        how = f"truncated: {ending.truncated_by}" if ending.truncated_by else f"finished: {ending.reason.value}"
+        return how, tuple(said[text])

@@ -22,12 +22,14 @@ import trio
 from calculet_trio.core.evidence import (
     BATCH_CONDITIONS,
     CHUNKED_PREFILL_CONDITIONS,
+    PREFIX_REUSE_CONDITIONS,
     Combination,
     Evidence,
     EvidenceRecord,
 )
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, TenantPolicy
+from calculet_trio.core.retention import ReuseCounts
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.device_model import DeviceModel
 from calculet_trio.runtimes.emulated import EmulatedRuntime
@@ -88,6 +90,7 @@ class WorldSpec:
         faults: kinds and rates per call.
         visits_max: only the first so many clients come; None for all.
         chunked: whether the package has earned prefill in pieces.
+        reuse: whether it has earned prefix reuse.
         reloads: in order of their moments.
         restarts_s: moments of a SIGTERM in the middle, in order; the daemon drains and is started again.
         models: aliases, packages and what operators do with them; by default a single one that stays.
@@ -103,6 +106,7 @@ class WorldSpec:
     faults: Mapping[FaultKind, float]
     visits_max: int | None = None
     chunked: bool = False
+    reuse: bool = False
     reloads: tuple[Reload, ...] = ()
     restarts_s: tuple[float, ...] = ()
     models: Models = attrs.field(factory=Models)
@@ -122,6 +126,7 @@ class Outcome:
         lives: daemons, one after the other.
         losses: those that lost their device.
         resets, replays: of the device, and of sequences after them.
+        reuse: what retained lanes came to.
         clients: how the clients' requests ended, in words.
         faults: how often each fault came about.
         switches: how often a model took another's place.
@@ -137,6 +142,7 @@ class Outcome:
     losses: int
     resets: int
     replays: int
+    reuse: ReuseCounts
     clients: Counter[str]
     faults: Counter[FaultKind]
     switches: int
@@ -187,7 +193,7 @@ class _Life:
         # These two know one model that is always there.
         steady = () if models.are_exchanged else (self.fairness, diligence)
         self.watch = Watch((*checkers, *steady), trace)
-        self.shelf = PackageShelf(models, device, _chunks_earned if spec.chunked else _nothing_earned)
+        self.shelf = PackageShelf(models, device, partial(_evidence, spec))
 
     def conclude(self, now: float, *, device_lost: bool) -> None:
         """Hold everything that can be held once the daemon has ended."""
@@ -217,6 +223,7 @@ class _World:
         self._said: Counter[str] = Counter()
         self._arrived = self._steps = self._lives = self._losses = 0
         self._compared = self._switches = self._resets = self._replays = 0
+        self._reuse = ReuseCounts()
         self._ended_s = 0.0
 
     def outcome(self) -> Outcome:
@@ -229,6 +236,7 @@ class _World:
             losses=self._losses,
             resets=self._resets,
             replays=self._replays,
+            reuse=self._reuse,
             clients=self._visitors.endings,
             faults=self._faults,
             switches=self._switches,
@@ -273,6 +281,7 @@ class _World:
         counts = life.watch.snapshot()
         self._resets += counts.resets
         self._replays += counts.replays
+        self._reuse = self._reuse.with_more(counts.reuse)
         now = trio.current_time()
         life.conclude(now, device_lost=device_lost)
         if device_lost:
@@ -348,14 +357,10 @@ class _World:
         signals.send_nowait(signal.SIGTERM)
 
 
-def _nothing_earned(_device: DeviceInfo) -> None:
-    """The package has no record."""
-
-
-def _chunks_earned(device: DeviceInfo) -> Evidence:
-    """A record that the world makes up, so that chunked prefill is tried, and batches still are."""
+def _evidence(spec: WorldSpec, device: DeviceInfo) -> Evidence | None:
+    """A record that the world makes up, so that what it is to have earned is tried, and batches still are."""
+    earned = (*(CHUNKED_PREFILL_CONDITIONS if spec.chunked else ()), *(PREFIX_REUSE_CONDITIONS if spec.reuse else ()))
+    if not earned:
+        return None
     combination = Combination("emulated", "emulated", device.kind)
-    return Evidence(
-        combination,
-        [EvidenceRecord(combination, frozenset((*CHUNKED_PREFILL_CONDITIONS, *BATCH_CONDITIONS)), "made up")],
-    )
+    return Evidence(combination, [EvidenceRecord(combination, frozenset((*earned, *BATCH_CONDITIONS)), "made up")])

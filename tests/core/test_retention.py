@@ -156,6 +156,10 @@ def test_a_lane_is_allocated_with_room_for_who_goes_on_from_there() -> None:
     assert world.core.snapshot().kv_tokens_reserved == 5, "its own request is charged with what it may come to hold"
 
 
+def test_counts_add_up() -> None:
+    assert ReuseCounts(1, 20, 3).with_more(ReuseCounts(2, 5, 1)) == ReuseCounts(3, 25, 4)
+
+
 # ---- nobody waits for it -------------------------------------------------------------------------
 
 

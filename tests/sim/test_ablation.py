@@ -11,6 +11,7 @@ import trio
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
+from calculet_trio.core import retention
 from calculet_trio.core.deadlines import Deadlines
 from calculet_trio.core.decode import DecodeScheduler
 from calculet_trio.core.effects import Effect
@@ -18,6 +19,7 @@ from calculet_trio.core.events import Event
 from calculet_trio.core.fault_kinds import FaultKind
 from calculet_trio.core.policy import Policy, RecoveryPolicy
 from calculet_trio.core.request import Request
+from calculet_trio.core.retention import Match, Retention
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.tenant_queue import TenantQueue
 from calculet_trio.ids import LaneId
@@ -30,7 +32,7 @@ from calculet_trio.sim.checkers.violation import Violated
 from calculet_trio.sim.population import Poisson, Visit
 from calculet_trio.sim.visitors import Visitors
 from calculet_trio.sim.world import run_world
-from tests.sim.small import DEVICE, complaint, mishear, plant, small
+from tests.sim.small import DEVICE, POPULATION, complaint, mishear, plant, small
 
 CROWD = Poisson(per_s=40.0, prompt_median=8.0, output_median=8.0, spread=0.2, misbehaving=0.0)
 """More than the small board can serve."""
@@ -158,6 +160,35 @@ def test_a_lane_is_released_in_the_middle_of_a_job(monkeypatch: pytest.MonkeyPat
 
     plant(monkeypatch, hasty)
     assert "in the middle of job" in complaint(small())
+
+
+BACK_AGAIN = attrs.evolve(POPULATION, chatty=1.0, tenants=("a", "b"))
+
+
+def test_another_tenants_lane_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_anybody(retention: Retention, request: Request) -> Match | None:
+        others = [each for each in retention._retained.values() if each.tenant != request.tenant]
+        return Match(others[0].lane, 1) if others and len(request.prompt) > 1 else None
+
+    monkeypatch.setattr(Retention, "match", of_anybody)
+    assert "goes on with it" in complaint(small(reuse=True, population=BACK_AGAIN))
+
+
+def test_a_lane_is_gone_on_with_by_who_begins_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_shared", lambda one, _other, *, most: min(most, len(one)))
+    assert "goes on from tokens that are not its own" in complaint(small(reuse=True, population=BACK_AGAIN))
+
+
+def test_the_last_token_of_a_reply_is_taken_for_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = Retention.keep
+
+    def one_too_many(retention: Retention, request: Request, now: float) -> bool:
+        assert request.lane is not None
+        request.lane.committed_len += 1
+        return keep(retention, request, now)
+
+    monkeypatch.setattr(Retention, "keep", one_too_many)
+    assert "holds" in complaint(small(reuse=True, population=BACK_AGAIN))
 
 
 # ---- diligence and fairness ---------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from calculet_trio.sim.shrinking import shrink
     [
         Scenario(seed=4, seconds=12.5, faults="harsh", varied=True, visits_max=9, without=("reloads", "restarts")),
         Scenario(seed=4, seconds=0.1, load=0.3, tenants=2, profiles=(1, 4), chunked=True),
+        Scenario(seed=5, seconds=0.1, load=0.3, tenants=2, profiles=(1, 4), reuse=True),
         Scenario(seed=4, seconds=60.0, faults="slow,timeout", trace=Path("a trace.csv"), stretch=16.0),
         Scenario(seed=4, seconds=60.0, device=Path("my board.yaml")),
     ],

@@ -43,6 +43,8 @@ def test_the_drawn_worlds_are_of_every_kind() -> None:
         {spec.policy.recovery.replay for spec in specs} == {False, True},
         {spec.policy.recovery.max_resets_per_10min for spec in specs} == {0, 2, 100},
         {spec.chunked for spec in specs} == {False, True},
+        {spec.reuse for spec in specs} == {False, True},
+        {spec.policy.reuse.max_lanes for spec in specs} == {None, 1, 2},
         {spec.policy.batch.batching_window_s > 0 for spec in specs} == {False, True},
         any(tenant.max_active_sequences for spec in specs for tenant in spec.policy.tenants.values()),
         any(len(spec.device.decode) > 1 for spec in specs),
@@ -50,6 +52,13 @@ def test_the_drawn_worlds_are_of_every_kind() -> None:
         any(spec.restarts_s for spec in specs),
     ):
         assert kinds
+
+
+def test_who_comes_back_goes_on_from_what_was_left() -> None:
+    outcome = passes(Scenario(seed=3, seconds=120.0, load=0.2, profiles=(1, 4), reuse=True))
+    assert outcome.reuse.hits > 10
+    assert outcome.reuse.tokens > 500
+    assert passes(Scenario(seed=3, seconds=20.0, load=0.2, profiles=(1, 4))).reuse.hits == 0
 
 
 # ---- worlds in which a defect was found ---------------------------------------------------------------

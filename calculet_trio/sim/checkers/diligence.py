@@ -83,6 +83,7 @@ class DiligenceChecker:
             ef.Quarantined: self._faulty,
             ef.ResetDevice: self._faulty,
             ef.AllocateSequence: self._allocated,
+            ef.ContinueSequence: self._allocated,
             ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
             ef.Refuse: self._ended,
@@ -101,7 +102,7 @@ class DiligenceChecker:
         self._waiting.add(event.request)
         self._look(now)
 
-    def _allocated(self, effect: ef.AllocateSequence, now: float) -> None:
+    def _allocated(self, effect: ef.AllocateSequence | ef.ContinueSequence, now: float) -> None:
         self._lanes_given.add(effect.request)
         self._waiting.discard(effect.request)
         self._look(now)

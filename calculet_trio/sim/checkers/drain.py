@@ -33,6 +33,7 @@ class DrainChecker:
             ev.DrainBegan: self._began,
             ef.Place: self._comes_in,
             ef.AllocateSequence: self._is_given_a_lane,
+            ef.ContinueSequence: self._is_given_a_lane,
             ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
         }
@@ -47,14 +48,14 @@ class DrainChecker:
         self._is_draining = True
         self._deadline_s = min(self._deadline_s, event.deadline_s)
 
-    def _comes_in(self, effect: ef.Place | ef.AllocateSequence | ef.Admit, now: float) -> None:
+    def _comes_in(self, effect: ef.Place | ef.AllocateSequence | ef.ContinueSequence | ef.Admit, now: float) -> None:
         require(not self._is_draining, "request {} comes in while the daemon drains", effect.request)
 
     def _admitted(self, effect: ef.Admit, now: float) -> None:
         self._comes_in(effect, now)
         self._has_come.add(effect.request)
 
-    def _is_given_a_lane(self, effect: ef.AllocateSequence, now: float) -> None:
+    def _is_given_a_lane(self, effect: ef.AllocateSequence | ef.ContinueSequence, now: float) -> None:
         if effect.request not in self._has_come:  # else it is replayed after a reset: its stream is open
             self._comes_in(effect, now)
 

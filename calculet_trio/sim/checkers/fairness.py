@@ -84,6 +84,7 @@ class FairnessChecker:
             ev.TenantsChanged: self._tenants_changed,
             ev.JobFinished: self._job_finished,
             ef.AllocateSequence: self._goes,
+            ef.ContinueSequence: self._goes,
             ef.Admit: self._admitted,
             ef.SubmitJob: self._submitted,
             ef.Deliver: self._delivered,
@@ -131,13 +132,14 @@ class FairnessChecker:
             self._spans[name, other_name] = _Span(apart, apart)
         self._backlogged[name] = tenant
 
-    def _goes(self, effect: ef.AllocateSequence, now: float) -> None:
+    def _goes(self, effect: ef.AllocateSequence | ef.ContinueSequence, now: float) -> None:
         if effect.request not in self._prompts:  # else it is replayed, and was charged long ago
             self._weights[effect.request] = self._tenants[self._names[effect.request]].weight
         self._waits_no_more(effect.request)
 
     def _admitted(self, effect: ef.Admit, now: float) -> None:
         self._prompts[effect.request] = effect.prompt_tokens
+        self._prefilled[effect.request] = effect.cached_tokens
 
     def _ends(self, effect: ef.Refuse | ef.Finish | ef.Fail | ef.Drop, now: float) -> None:
         self._waits_no_more(effect.request)

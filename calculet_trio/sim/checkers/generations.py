@@ -74,6 +74,7 @@ class GenerationChecker:
             ev.DeviceReset: self._reset,
             ef.Place: self._placed,
             ef.AllocateSequence: self._given_a_lane,
+            ef.ContinueSequence: self._given_a_lane,
             ef.SubmitJob: self._submitted,
             ef.Refuse: self._refused,
             ef.Fail: self._failed,
@@ -135,7 +136,7 @@ class GenerationChecker:
         require(generation.takes_in, "request {} is placed with a generation that takes nobody", effect.request)
         self._pinned[effect.request] = effect.generation
 
-    def _given_a_lane(self, effect: ef.AllocateSequence, now: float) -> None:
+    def _given_a_lane(self, effect: ef.AllocateSequence | ef.ContinueSequence, now: float) -> None:
         self._expect_pinned(effect.request, effect.generation)
         self._of(effect.generation).lanes.add(effect.lane)
 

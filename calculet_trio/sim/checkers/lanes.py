@@ -19,9 +19,15 @@ from calculet_trio.sim.checkers.watch import Routes
 
 @attrs.define
 class _Lane:
-    """What the ledger knows of a lane: whose it is, which sequence, how long, in which job."""
+    """What the ledger knows of a lane: whose it is or was, which sequence, how long, in which job.
+
+    Attributes:
+        is_over: its request has its whole reply: the lane is on its way out, or retained.
+    """
 
     request: RequestId | None = None
+    tenant: str | None = None
+    is_over: bool = False
     sequence: SequenceId | None = None
     tokens: int = 0
     job: JobId | None = None
@@ -39,6 +45,7 @@ class LaneChecker:
         self._isolation = isolation
         self._lanes: dict[tuple[GenerationId, LaneId], _Lane] = {}
         self._jobs: dict[JobId, Job] = {}
+        self._tenants: dict[RequestId, str] = {}
 
     def routes(self) -> Routes:
         """See `calculet_trio.sim.checkers.watch.Checker`."""
@@ -52,7 +59,13 @@ class LaneChecker:
             ev.JobUnknown: self._job_unknown,
             ev.DeviceReset: self._reset,
             ef.ResetDevice: self._about_to_reset,
+            ef.Place: self._placed,
             ef.AllocateSequence: self._given,
+            ef.ContinueSequence: self._continued,
+            ef.Finish: self._over,
+            ef.Refuse: self._ended_for_its_client,
+            ef.Fail: self._ended_for_its_client,
+            ef.Drop: self._ended_for_its_client,
             ef.SubmitJob: self._submitted,
             ef.ReleaseSequence: self._taken_back,
         }
@@ -81,16 +94,45 @@ class LaneChecker:
         held = self._lane(effect.generation, effect.lane)
         require(not held.is_unknown, f"lane {effect.lane} is Unknown and is given away")
         require(held.request is None, f"lane {effect.lane} is given away while it is held")
-        held.request = effect.request
+        held.request, held.tenant, held.is_over = effect.request, self._tenants[effect.request], False
+
+    def _placed(self, effect: ef.Place, now: float) -> None:
+        self._tenants[effect.request] = effect.tenant
+
+    def _over(self, effect: ef.Finish, now: float) -> None:
+        for lane in self._lanes.values():
+            lane.is_over = lane.is_over or lane.request == effect.request
+        self._ended_for_its_client(effect, now)
+
+    def _ended_for_its_client(self, effect: ef.Finish | ef.Refuse | ef.Fail | ef.Drop, now: float) -> None:
+        self._tenants.pop(effect.request, None)
+
+    def _continued(self, effect: ef.ContinueSequence, now: float) -> None:
+        """Of an ended request of the same tenant, and something of it is left."""
+        lane = self._lane(effect.generation, effect.lane)
+        tenant = self._tenants[effect.request]
+        require(not lane.is_unknown, f"lane {effect.lane} is Unknown and is gone on with")
+        require(lane.is_over and lane.job is None, f"lane {effect.lane} is gone on with while it is in use")
+        require(lane.sequence == effect.sequence, f"lane {effect.lane} is gone on with as another sequence")
+        require(lane.tenant == tenant, f"lane {effect.lane} is {lane.tenant}'s, and {tenant} goes on with it")
+        is_left = 0 <= effect.drop_tokens < lane.tokens
+        require(is_left, f"{effect.drop_tokens} of {lane.tokens} tokens are dropped of lane {effect.lane}")
+        lane.request, lane.is_over = effect.request, False
+        lane.tokens -= effect.drop_tokens
 
     def _allocated(self, event: ev.SequenceAllocated, now: float) -> None:
         lane = self._lane(event.generation, event.lane)
         require(lane.request == event.request, f"lane {event.lane} was allocated to another request")
-        require(lane.sequence is None, f"lane {event.lane} was allocated twice")
-        lane.sequence, lane.tokens = event.sequence, 0
+        if lane.sequence != event.sequence:  # else it was gone on with
+            require(lane.sequence is None, f"lane {event.lane} was allocated twice")
+            lane.sequence, lane.tokens = event.sequence, 0
 
     def _refused(self, event: ev.SequenceRefused, now: float) -> None:
-        self._lane(event.generation, event.lane).request = None
+        """The lane is empty; or it is about to be emptied, for its tail was not dropped."""
+        lane = self._lane(event.generation, event.lane)
+        if lane.sequence is None:
+            lane.request = None
+        lane.is_over = True
 
     def _taken_back(self, effect: ef.ReleaseSequence, now: float) -> None:
         lane = self._lane(effect.generation, effect.lane)
