@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import signal
 from collections.abc import Callable
@@ -16,15 +15,15 @@ from calculet_trio.cli import calbin_view, package_view, paths
 from calculet_trio.cli.board import describe_calbin
 from calculet_trio.cli.calbin_options import CalbinOptions, calbin_options
 from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.graph_options import graph_options
 from calculet_trio.cli.making import make_package
 from calculet_trio.cli.progress import ProgressDisplay
 from calculet_trio.cli.trusted_store import own_configuration, store_of, trust_of
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.acceptance import accept
-from calculet_trio.packages.build_options import GRAPH_FORMS, BuildOptions, Progress
+from calculet_trio.packages.build_options import BuildOptions, Progress
 from calculet_trio.packages.digests import OnBytes
 from calculet_trio.packages.manifest import Manifest
-from calculet_trio.packages.manifest_parts import WeightForm
 from calculet_trio.packages.package_signature import package_signer, sign_package
 from calculet_trio.packages.pull import ModelSource
 from calculet_trio.packages.signing import SignatureRefused, SigningKey
@@ -35,7 +34,6 @@ from calculet_trio.packages.store_import import take_in
 from calculet_trio.packages.trust import Trust
 
 TERMINATED: Final = 128 + signal.SIGTERM
-DEFAULTS: Final = BuildOptions()
 
 EARN_OPTION = click.option(
     "--earn/--no-earn",
@@ -45,44 +43,6 @@ EARN_OPTION = click.option(
     help="Show, once, what the package may do on this machine (batches); else its first start does.",
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
-
-def _build_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a command that builds: it gets these options, and is called with ``options``."""
-
-    @functools.wraps(command)
-    def call(*args: Any, weights: str, lanes: int, max_seq: int, package_version: str, **values: Any) -> Any:
-        # Decode batches are the default ones that fit the lanes, and the lanes themselves.
-        fitting = {batch for batch in DEFAULTS.batches if batch <= lanes}
-        options = BuildOptions(
-            package_version=package_version,
-            weight_form=WeightForm(weights),
-            lanes=lanes,
-            max_seq=max_seq,
-            batches=tuple(sorted(fitting | {lanes})) if lanes > 0 else DEFAULTS.batches,
-        )
-        return command(*args, options=options, **values)
-
-    forms = click.Choice([form.value for form in GRAPH_FORMS])
-    choices = (
-        click.option(
-            "--weights", type=forms, default=DEFAULTS.weight_form.value, show_default=True, help="Weight form."
-        ),
-        click.option("--lanes", type=int, default=DEFAULTS.lanes, show_default=True, help="Sequences held at once."),
-        click.option(
-            "--max-seq", type=int, default=DEFAULTS.max_seq, show_default=True, help="Longest context, in tokens."
-        ),
-        click.option(
-            "--package-version",
-            default=DEFAULTS.package_version,
-            show_default=True,
-            help="What the package calls itself; an older one does not replace it.",
-        ),
-    )
-    decorated: Callable[..., Any] = call
-    for choice in reversed(choices):
-        decorated = choice(decorated)
-    return decorated
 
 
 @click.group()
@@ -101,7 +61,7 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 @click.option("--name", help="What the package is called; else it follows from the source.")
 @click.option("--force", is_flag=True, help="Replace a package of that name.")
 @EARN_OPTION
-@_build_options
+@graph_options
 @JSON_OPTION
 def pull(source: str, name: str | None, force: bool, earns: bool, as_json: bool, options: BuildOptions) -> None:
     """Fetch SOURCE, build a package of it and put it into the store.
@@ -171,7 +131,7 @@ def _announce(name: str, directory: Path, *, made: bool, as_json: bool) -> None:
 )
 @click.option("--name", help="What the package is called; else it follows from the file's name.")
 @EARN_OPTION
-@_build_options
+@graph_options
 @calbin_options
 @JSON_OPTION
 def build(

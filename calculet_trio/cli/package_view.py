@@ -27,8 +27,11 @@ PIPED_COLUMNS: Final = 200
 
 def is_made_of(manifest: Manifest, gguf: Path, options: BuildOptions) -> bool:
     """Whether building ``gguf`` with ``options`` would make this package again."""
-    asked = (options.weight_form, options.lanes, min(options.max_seq, manifest.architecture.context_tokens))
-    return (manifest.weight_form, manifest.kv.lanes, manifest.kv.max_seq) == asked and (
+    numbers = manifest.architecture
+    max_seq, candidates = min(options.max_seq, numbers.context_tokens), min(options.candidates, numbers.vocab_size)
+    asked = (options.weight_form, options.lanes, max_seq, candidates)
+    named = manifest.submodel(manifest.roles.prefill).candidates
+    return (manifest.weight_form, manifest.kv.lanes, manifest.kv.max_seq, named) == asked and (
         manifest.source.sha256 == sha256_of(gguf)
     )
 

@@ -14,6 +14,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,8 +117,10 @@ def _write_package(model: GgufSource, directory: Path, *, name: str, options: Bu
     numbers = model.architecture
     source = _describe_source(model.path, report)
     max_seq = min(options.max_seq, numbers.context_tokens)
+    candidates = min(options.candidates, numbers.vocab_size)
     with (directory / WEIGHTS_FILE).open("wb") as weights:
-        graph = DecoderGraph(model, GraphWriter(weights, WEIGHTS_FILE), form=options.weight_form, max_seq=max_seq)
+        writer = GraphWriter(weights, WEIGHTS_FILE)
+        graph = DecoderGraph(model, writer, form=options.weight_form, max_seq=max_seq, candidates=candidates)
         data = graph.build(lambda layers: report(Progress("weights", layers, numbers.layers)))
     (directory / GRAPH_FILE).write_bytes(data)
     _write_json(directory / VOCABULARY_FILE, model.vocabulary())
@@ -125,8 +128,9 @@ def _write_package(model: GgufSource, directory: Path, *, name: str, options: Bu
     if template is not None:
         (directory / TEMPLATE_FILE).write_text(template, encoding="utf-8", newline="")
     batches = sorted(options.batches)
-    submodels = [_submodel(PREFILL, numbers, batch=1, max_seq=max_seq, tokens="tokens")]
-    submodels += [_submodel(_decode(batch), numbers, batch=batch, max_seq=max_seq, tokens=1) for batch in batches]
+    describe = partial(_submodel, numbers, max_seq=max_seq, candidates=candidates)
+    submodels = [describe(PREFILL, batch=1, tokens="tokens")]
+    submodels += [describe(_decode(batch), batch=batch, tokens=1) for batch in batches]
     Manifest(
         schema=SCHEMA,
         name=name,
@@ -196,7 +200,9 @@ def _profile(batch: int, max_seq: int) -> Profile:
     )
 
 
-def _submodel(name: str, numbers: Architecture, *, batch: int, max_seq: int, tokens: int | str) -> Submodel:
+def _submodel(
+    numbers: Architecture, name: str, *, batch: int, max_seq: int, tokens: int | str, candidates: int
+) -> Submodel:
     """One use of the shared graph."""
     kv_shape = (batch, numbers.kv_heads, max_seq, numbers.head_dim)
     kv_layout = "lane kv_head position head_dim"
@@ -216,6 +222,14 @@ def _submodel(name: str, numbers: Architecture, *, batch: int, max_seq: int, tok
         ),
         outputs=(
             Tensor(name="logits", dtype="f32", shape=("rows", numbers.vocab_size), layout="row vocabulary"),
+            *(_candidates(candidates) if candidates else ()),
             *present,
         ),
+    )
+
+
+def _candidates(count: int) -> tuple[Tensor, Tensor]:
+    return (
+        Tensor(name="candidate_ids", dtype="i32", shape=("rows", count), layout="row candidate"),
+        Tensor(name="candidate_values", dtype="f32", shape=("rows", count), layout="row candidate"),
     )

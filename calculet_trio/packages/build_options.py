@@ -13,6 +13,8 @@ from calculet_trio.packages.manifest_parts import WeightForm
 LANES_MAX: Final = 64
 """Lanes are preallocated address space; more than this on a CPU is a mistake."""
 MAX_SEQ_MAX: Final = 131_072
+CANDIDATES_MAX: Final = 4096
+"""Of those that are named of a row, a choice needs the 1,000 likeliest at most."""
 GRAPH_FORMS: Final = (WeightForm.FP32, WeightForm.Q8Z, WeightForm.Q4X)
 
 
@@ -26,6 +28,8 @@ class BuildOptions:
         batches: decode batches to offer, each at most ``lanes``; 1 or ``lanes`` among them.
         lanes: KV sequences resident at once.
         max_seq: the longest context of a lane, in tokens; cut to what the model was trained for.
+        candidates: how many of a row's largest logits the graph names beside the row; 0 for none. On a CPU, where the
+            row is in memory anyway, naming them costs as much as it saves, or more.
 
     Raises:
         ConfigurationRefused: out of range, by name.
@@ -36,11 +40,13 @@ class BuildOptions:
     batches: tuple[int, ...] = (1, 4, 8, 16)
     lanes: int = 16
     max_seq: int = 2048
+    candidates: int = 0
 
     def __attrs_post_init__(self) -> None:
         _require("weight_form", self.weight_form.value, self.weight_form in GRAPH_FORMS, "fp32, q8z or q4x")
         _require("lanes", self.lanes, 1 <= self.lanes <= LANES_MAX, f"1 to {LANES_MAX}")
         _require("max_seq", self.max_seq, 2 <= self.max_seq <= MAX_SEQ_MAX, f"2 to {MAX_SEQ_MAX}")
+        _require("candidates", self.candidates, 0 <= self.candidates <= CANDIDATES_MAX, f"0 to {CANDIDATES_MAX}")
         fits = bool(self.batches) and len(set(self.batches)) == len(self.batches)
         fits = fits and all(1 <= batch <= self.lanes for batch in self.batches)
         _require("batches", self.batches, fits, f"different numbers from 1 to lanes ({self.lanes})")

@@ -11,7 +11,8 @@ inputs, for ``B`` lanes and a chunk of ``S`` tokens:
 ``past_{k,v}.N``     ``f32[B, KV, T, D]``  the lanes' KV; bound to the same memory as ``present_{k,v}.N``
 ==================== ===================== ==========================================================
 
-and it returns ``logits f32[R, vocabulary]``.
+and it returns ``logits f32[R, vocabulary]``; where candidates are asked for, also the K largest of each row, in no
+order: ``candidate_ids i32[R, K]`` and ``candidate_values f32[R, K]``.
 
 Source: the operators' own documentation in onnxruntime 1.32 (GroupQueryAttention, *right-padded query
 chunks*); llama.cpp for the order of norms and the pairing of rotary dimensions.
@@ -43,14 +44,18 @@ class DecoderGraph:
         writer: where nodes and constants go.
         form: how linear layers are kept.
         max_seq: the longest context of a lane, in tokens.
+        candidates: how many of a row's largest logits are named; 0 for none.
     """
 
-    def __init__(self, source: GgufSource, writer: GraphWriter, *, form: WeightForm, max_seq: int) -> None:
+    def __init__(
+        self, source: GgufSource, writer: GraphWriter, *, form: WeightForm, max_seq: int, candidates: int = 0
+    ) -> None:
         self._source = source
         self._numbers: Architecture = source.architecture
         self._writer = writer
         self._linear = LinearWriter(source, writer, form)
         self._max_seq = max_seq
+        self._candidates = candidates
 
     def build(self, layer_done: Callable[[int], None]) -> bytes:
         """The serialized graph; ``layer_done(n)`` is called after each of its layers."""
@@ -64,7 +69,15 @@ class DecoderGraph:
         flat = self._writer.node("Reshape", [normed, width], "hidden")
         wanted = self._writer.node("Gather", [flat, "rows"], "wanted", axis=0)
         self._linear.head(wanted, "logits")
+        if self._candidates:
+            self._name_candidates()
         return self._writer.model(self._inputs(), self._outputs())
+
+    def _name_candidates(self) -> None:
+        count = self._writer.constant("candidates", np.array([self._candidates], np.int64))
+        found = ["candidate_values", "candidate_places"]
+        self._writer.nodes("TopK", ["logits", count], found, axis=-1, largest=1, sorted=0)
+        self._writer.node("Cast", ["candidate_places"], "candidate_ids", to=TensorProto.INT32)
 
     # ---- layers -----------------------------------------------------------------------------------
 
@@ -174,7 +187,13 @@ class DecoderGraph:
 
     def _outputs(self) -> list[onnx.ValueInfoProto]:
         logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", self._numbers.vocab_size])
-        return [logits, *self._kv("present")]
+        return [logits, *self._candidate_outputs(), *self._kv("present")]
+
+    def _candidate_outputs(self) -> Iterator[onnx.ValueInfoProto]:
+        if self._candidates:
+            shape: list[str | int | None] = ["rows", self._candidates]
+            yield helper.make_tensor_value_info("candidate_ids", TensorProto.INT32, shape)
+            yield helper.make_tensor_value_info("candidate_values", TensorProto.FLOAT, shape)
 
     def _kv(self, when: str) -> Iterator[onnx.ValueInfoProto]:
         shape: list[str | int | None] = ["lanes", self._numbers.kv_heads, self._max_seq, self._numbers.head_dim]

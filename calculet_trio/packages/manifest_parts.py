@@ -151,6 +151,12 @@ class Submodel:
     outputs: tuple[Tensor, ...]
     csrs: tuple[Csr, ...] = ()
 
+    @property
+    def candidates(self) -> int:
+        """How many of a row's largest logits it names beside the row: its outputs' axis ``candidate``; 0 for none."""
+        counts = (dict(zip(each.layout.split(), each.shape, strict=False)).get("candidate") for each in self.outputs)
+        return next((count for count in counts if isinstance(count, int)), 0)
+
 
 class Defect(Enum):
     """What today's compiler is known to leave wrong in a calbin (A §4)."""

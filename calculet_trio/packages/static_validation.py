@@ -145,6 +145,8 @@ def _tensor_problem(manifest: Manifest, submodel: Submodel, tensor: Tensor) -> s
             return f"has {extent} along {axis}; allowed: {extents[axis]}"
         if isinstance(extent, int) and axis == "position" and extent > manifest.kv.max_seq:
             return f"has {extent} positions; allowed: at most kv.max_seq, {manifest.kv.max_seq}"
+        if isinstance(extent, int) and axis == "candidate" and extent > numbers.vocab_size:
+            return f"has {extent} candidates; allowed: at most architecture.vocab_size, {numbers.vocab_size}"
     fixed = [extent for extent in tensor.shape if isinstance(extent, int)]
     if any(extent < 1 for extent in fixed) or math.prod(fixed) * DTYPE_BYTES[tensor.dtype] > TENSOR_BYTES_MAX:
         return f"has the shape {list(tensor.shape)}; allowed: extents of 1 or more, {TENSOR_BYTES_MAX} bytes in all"

@@ -30,6 +30,7 @@ from calculet_trio.runtimes.host_model import HostModel, LaneStep
 from calculet_trio.runtimes.lane_ledger import LaneLedger
 from calculet_trio.runtimes.pages import give_back_freed
 from calculet_trio.runtimes.port import (
+    CANDIDATES,
     Allocated,
     DeviceInfo,
     DeviceStatus,
@@ -185,7 +186,7 @@ class HostRuntime:
                 for submodel in model.manifest.submodels
                 for tensor in reported
             ),
-            capabilities=CAPABILITIES,
+            capabilities=CAPABILITIES | ({CANDIDATES} if model.names_candidates else frozenset()),
         )
 
     def warm_up(self, generation: GenerationId) -> None:
@@ -261,8 +262,10 @@ class HostRuntime:
         timer.start(self._options, deadline_s - began_s)
         outcome: Finished | Unknown
         try:
-            logits = _run(pending.loaded.model, engine, pending.job, self._options)
-            outcome = Finished(logits, device_s=time.perf_counter() - began_s, ticket=pending.ticket)
+            model = pending.loaded.model
+            logits = _run(model, engine, pending.job, self._options)
+            device_s, named = time.perf_counter() - began_s, model.candidates(engine)
+            outcome = Finished(logits, device_s=device_s, ticket=pending.ticket, candidates=named)
         except Exception:  # noqa: BLE001  onnxruntime's errors have no common base but this
             outcome = Finished(None, failed=FaultReason.OUTPUT_ERROR)
         if timer.finish() and isinstance(outcome, Finished) and outcome.logits is None:

@@ -26,7 +26,7 @@ from calculet_trio.core.jobs import EngineId
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes.pages import zeros_on_pages
-from calculet_trio.runtimes.port import Logits
+from calculet_trio.runtimes.port import Candidates, Logits
 
 SPIN_US: Final = "50"
 """Longer than what lies between two parallel operators (some 20 µs), much shorter than a time slice."""
@@ -63,13 +63,22 @@ class _Window:
 
 
 class _EngineBuffers:
-    """What one engine's jobs are run with: bindings of windows, which rows go through the head, their logits."""
+    """What one engine's jobs are run with: bindings of windows, which rows go through the head, what it says."""
 
-    def __init__(self, *, rows: int, vocab_size: int) -> None:
+    def __init__(self, *, rows: int, vocab_size: int, candidates: int) -> None:
         self.windows: dict[tuple[int, int], _Window] = {}
         self.logits = zeros_on_pages((rows, vocab_size))
+        self.said: dict[str, npt.NDArray[Any]] = {"logits": self.logits}
+        self.candidates: Candidates | None = None
+        if candidates:
+            shape = (rows, candidates)
+            self.candidates = Candidates(np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+            self.said |= {"candidate_ids": self.candidates.ids, "candidate_values": self.candidates.values}
         self.rows = np.zeros(rows, np.int64)
-        self.heads = [(_shared(self.rows[:count]), _shared(self.logits[:count])) for count in range(1, rows + 1)]
+        self.heads = [
+            (_shared(self.rows[:count]), {name: _shared(rows[:count]) for name, rows in self.said.items()})
+            for count in range(1, rows + 1)
+        ]
 
 
 class HostModel:
@@ -89,17 +98,25 @@ class HostModel:
         self.manifest = manifest
         numbers = manifest.architecture
         self.session = _open_session(directory / manifest.submodel(manifest.roles.prefill).graph, threads)
-        self._require_inputs(directory)
+        self._require_tensors(directory)
         shape = (manifest.kv.lanes, numbers.kv_heads, manifest.kv.max_seq, numbers.head_dim)
         parts = [f"{part}.{layer}" for layer in range(numbers.layers) for part in "kv"]
         self.kv = {part: zeros_on_pages(shape) for part in parts}
         most = max(manifest.shape().decode[-1].compiled_batch, 1)
-        self._buffers = {engine: _EngineBuffers(rows=most, vocab_size=numbers.vocab_size) for engine in EngineId}
+        self.names_candidates = manifest.submodel(manifest.roles.prefill).candidates
+        self._buffers = {
+            engine: _EngineBuffers(rows=most, vocab_size=numbers.vocab_size, candidates=self.names_candidates)
+            for engine in EngineId
+        }
 
     @property
     def kv_bytes(self) -> int:
         """Address space of the KV lanes."""
         return sum(buffer.nbytes for buffer in self.kv.values())
+
+    def candidates(self, engine: EngineId) -> Candidates | None:
+        """The largest logits of what ``engine``'s last run said, rows by index; None where the package names none."""
+        return self._buffers[engine].candidates
 
     def prefill(
         self,
@@ -148,11 +165,12 @@ class HostModel:
             window.last[step.index] = step.position
             window.count[step.index] = 1
             buffers.rows[row] = step.index
-        logits = self._run(buffers, window, rows=len(steps), options=options)
+        self._run(buffers, window, rows=len(steps), options=options)
         # The head ran for the active lanes alone; from the end backwards no row is overwritten unread.
         for row in range(len(steps) - 1, -1, -1):
             if steps[row].index != row:
-                buffers.logits[steps[row].index] = logits[row]
+                for said in buffers.said.values():
+                    said[steps[row].index] = said[row]
         return buffers.logits[:batch]
 
     # ---- within -----------------------------------------------------------------------------------
@@ -165,18 +183,24 @@ class HostModel:
         return window
 
     def _run(self, buffers: _EngineBuffers, window: _Window, *, rows: int, options: Any) -> Logits:
-        rows_value, logits_value = buffers.heads[rows - 1]
+        rows_value, said = buffers.heads[rows - 1]
         window.binding.bind_ortvalue_input("rows", rows_value)
-        window.binding.bind_ortvalue_output("logits", logits_value)
+        for name, value in said.items():
+            window.binding.bind_ortvalue_output(name, value)
         self.session.run_with_iobinding(window.binding, options)
         return buffers.logits[:rows]
 
-    def _require_inputs(self, directory: Path) -> None:
-        there = {tensor.name for tensor in self.session.get_inputs()}
-        said = {tensor.name for submodel in self.manifest.submodels for tensor in submodel.inputs}
-        if there != said:
-            differing = ", ".join(sorted(there ^ said)[:4])
-            raise PackageError(f"{directory}: graph and manifest disagree on inputs: {differing}")
+    def _require_tensors(self, directory: Path) -> None:
+        session, submodels = self.session, self.manifest.submodels
+        sides = {
+            "inputs": (session.get_inputs(), [tensor for each in submodels for tensor in each.inputs]),
+            "outputs": (session.get_outputs(), [tensor for each in submodels for tensor in each.outputs]),
+        }
+        for side, (reported, declared) in sides.items():
+            differing = {tensor.name for tensor in reported} ^ {tensor.name for tensor in declared}
+            if differing:
+                named = ", ".join(sorted(differing)[:4])
+                raise PackageError(f"{directory}: graph and manifest disagree on {side}: {named}")
 
 
 def _shared(array: npt.NDArray[Any]) -> Any:

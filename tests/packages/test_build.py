@@ -167,6 +167,7 @@ def _tensors(gguf: Path) -> list:
         ({"lanes": 0}, "lanes is 0; allowed: 1 to 64"),
         ({"lanes": 65}, "lanes is 65; allowed: 1 to 64"),
         ({"max_seq": 1}, "max_seq is 1; allowed: 2 to"),
+        ({"candidates": -1}, "candidates is -1; allowed: 0 to 4096"),
         ({"batches": ()}, "batches is (); allowed:"),
         ({"batches": (1, 17)}, "batches is (1, 17); allowed: different numbers from 1 to lanes (16)"),
         ({"batches": (1, 1)}, "batches is (1, 1); allowed: different"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -20,7 +21,11 @@ BATCHES = (1, 4, 8)
 LANES = 8
 MAX_SEQ = 64
 
-MakePackage = Callable[[TinyModel, WeightForm], Path]
+
+class MakePackage(Protocol):
+    """Builds a tiny model's package, with golden; what was asked for before is not built again."""
+
+    def __call__(self, model: TinyModel, form: WeightForm, *, candidates: int = 0) -> Path: ...
 
 
 def ignore_progress(_progress: Progress) -> None:
@@ -29,22 +34,24 @@ def ignore_progress(_progress: Progress) -> None:
 
 @pytest.fixture(scope="session")
 def make_package(tmp_path_factory: pytest.TempPathFactory) -> MakePackage:
-    """Builds a tiny model's package, with golden; the same model and form are built once. The GGUF lies beside."""
+    """See `MakePackage`. The GGUF lies beside."""
     pytest.importorskip("onnxruntime", reason="needs the host extra")
     from calculet_trio.runtimes.host_golden import record_golden
 
-    built: dict[tuple[TinyModel, WeightForm], Path] = {}
+    built: dict[tuple[TinyModel, WeightForm, int], Path] = {}
 
-    def make(model: TinyModel, form: WeightForm) -> Path:
-        if (model, form) not in built:
+    def make(model: TinyModel, form: WeightForm, *, candidates: int = 0) -> Path:
+        if (model, form, candidates) not in built:
             directory = tmp_path_factory.mktemp(f"{model.family}-{model.quantization.lower()}-{form.value}")
             gguf = model.write(directory / "model.gguf")
-            options = BuildOptions(weight_form=form, batches=BATCHES, lanes=LANES, max_seq=MAX_SEQ)
+            options = BuildOptions(
+                weight_form=form, batches=BATCHES, lanes=LANES, max_seq=MAX_SEQ, candidates=candidates
+            )
             build_package(
                 gguf, directory / "package", name="tiny", options=options, report=ignore_progress, prove=record_golden
             )
-            built[model, form] = directory / "package"
-        return built[model, form]
+            built[model, form, candidates] = directory / "package"
+        return built[model, form, candidates]
 
     return make
 
