@@ -131,6 +131,10 @@ class PackageError(OperatorError):
     """A package or its source is missing, damaged, untrusted or of an unsupported kind (exit 78)."""
 
 
+class LoadBroken(OperatorError):
+    """A step of a load met an error that nobody foresaw, of a disk or of the device's library, say (exit 1)."""
+
+
 class Unavailable(OperatorError):
     """Something needed is taken or unreachable: a port, a device, a hub (exit 69)."""
 

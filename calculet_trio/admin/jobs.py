@@ -178,7 +178,7 @@ class JobDesk:
             raise OperationRefused(
                 f"{running.id} ({running.what} {running.subject or 'the device'}) is under way, "
                 "and operations on the device take turns",
-                hint=f"wait for it, or cancel it: DELETE /admin/jobs/{running.id}",
+                hint=f"wait for it, or cancel it: calculet-trio jobs cancel {running.id}",
             )
         self._begun += 1
         job = AdminJob(f"op-{self._begun}", what, subject)

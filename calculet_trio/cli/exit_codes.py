@@ -14,6 +14,7 @@ from calculet_trio.errors import (
     ConfigurationRefused,
     DeviceLost,
     DeviceNotQuiet,
+    LoadBroken,
     OperationFailed,
     OperationRefused,
     PackageError,
@@ -47,6 +48,7 @@ class ExitCode(IntEnum):
 CODES: Final[tuple[tuple[type[CalculetError], ExitCode], ...]] = (
     (ConfigurationRefused, ExitCode.REFUSED),
     (PackageError, ExitCode.REFUSED),
+    (LoadBroken, ExitCode.FAIL),
     (Unavailable, ExitCode.UNAVAILABLE),
     (OperationRefused, ExitCode.UNAVAILABLE),
     (OperationFailed, ExitCode.FAIL),

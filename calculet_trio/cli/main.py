@@ -58,6 +58,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "drain": LazyCommand(
         "calculet_trio.cli.operate:drain", "Let a daemon's open replies end, and the daemon with them."
     ),
+    "jobs": LazyCommand("calculet_trio.cli.jobs:jobs", "List a daemon's long operations, and cancel one."),
     "reload": LazyCommand("calculet_trio.cli.operate:reload", "Make a daemon read its tenants' keys and limits anew."),
     "trace": LazyCommand("calculet_trio.cli.operate:trace", "Record what a daemon's scheduler hears and decides."),
     "debug-dump": LazyCommand(

@@ -22,7 +22,7 @@ import trio
 
 from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.errors import PackageError
+from calculet_trio.errors import CalculetError, LoadBroken, PackageError
 from calculet_trio.ids import GenerationId
 from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, MemoryUse, ModelDescription, Runtime
@@ -197,12 +197,23 @@ class Loader:
 
     @contextmanager
     def phase(self, phase: LoadPhase, alias: str, report: Say) -> Iterator[None]:
-        """One step, from its announcement to its time."""
+        """One step, from its announcement to its time.
+
+        Raises:
+            calculet_trio.errors.LoadBroken: it met an error that has no sentence of its own. What is served is no
+                part of it, and serves on.
+        """
         began_s = trio.current_time()
-        self.step = LoadStep(f"{_DOING[phase]} {alias}", began_s)
-        report(self.step.doing)
+        doing = f"{_DOING[phase]} {alias}"
+        self.step = LoadStep(doing, began_s)
+        report(doing)
         try:
             yield
+        except CalculetError:
+            raise
+        except Exception as error:
+            _log.exception("load_step_broke", model=alias, step=phase.value)
+            raise LoadBroken(f"{doing} broke off: {type(error).__name__}: {error}") from error
         finally:
             self.step = None
         took_s = trio.current_time() - began_s
@@ -296,7 +307,15 @@ class Loader:
 
     async def take_off(self, generation: GenerationId) -> bool:
         """Take the generation off the device; whether that is certain."""
-        certain: bool = await self._call(partial(self._runtime.unload, generation))
+        certain = False
+        try:
+            certain = await self._call(partial(self._runtime.unload, generation))
+        except CalculetError:
+            raise
+        except Exception:  # noqa: BLE001 - a runtime that raises has not let go of anything for certain
+            _log.exception("unload_broke", generation=generation)
+        if not certain:
+            _log.error("unload_not_certain", generation=generation)
         return certain
 
     async def retain(self, source: ModelSource, report: Say) -> None:

@@ -127,7 +127,10 @@ class ModelManager:
                     async with self._its_turn(generation, alias, report):
                         downtime_s = await self._put(generation, prepared, report)
                 except BaseException:
-                    prepared.text.close()
+                    if (
+                        generation not in self.residents
+                    ):  # else it serves, and the one before did not leave as it should
+                        prepared.text.close()
                     raise
         except BaseException:
             self._let_go(source)
@@ -259,8 +262,10 @@ class ModelManager:
             switch_s = round(trio.current_time() - began_s, 3)
             _log.info("device_switched", model=source.alias, before=others, switch_s=switch_s)
         if old is not None:
-            await self.residents.retire(old, report, within_s=self._drain_s)
-            self._let_go(old.source)
+            try:
+                await self.residents.retire(old, report, within_s=self._drain_s)
+            finally:
+                self._let_go(old.source)
         return 0.0
 
     async def _swap(self, old: Resident, generation: GenerationId, prepared: Prepared, report: Report) -> float:

@@ -76,6 +76,10 @@ class Residents:
         """Those that are on the device, replaced ones that still drain included."""
         return iter(list(self._resident.values()))
 
+    def __contains__(self, generation: object) -> bool:
+        """Whether it is on the device, and was open to requests."""
+        return generation in self._resident
+
     def vacated(self, effect: Vacated) -> None:
         """The core says that a draining generation holds nothing any more."""
         if effect.overdue:

@@ -101,6 +101,20 @@ def test_an_operators_session(place):
     assert calculet("audit", "verify", "--config", config, "--head", head)[0] == 1
 
 
+def test_long_operations_are_listed_and_one_that_has_ended_is_not_cancelled(place):
+    daemon = started(place)
+    config = ("--config", place / "config.yaml")
+    try:
+        assert calculet("models", "load", "nobody", *config)[0] == 1
+        [job] = json.loads(calculet("jobs", "list", "--json", *config)[1])
+        assert (job["what"], job["alias"], job["state"]) == ("load", "nobody", "failed")
+        assert "load nobody" in calculet("jobs", "list", *config)[1]
+        code, _, err = calculet("jobs", "cancel", job["job"], *config)
+        assert (code, f"{job['job']} had ended before: failed" in err) == (1, True)
+    finally:
+        daemon.kill()
+
+
 def test_a_second_daemon_with_the_same_socket_is_refused(place):
     daemon = started(place)
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from calculet_trio.cli.admin_client import AdminClient
 from tests.models import TinyModel
 
 START_S = 120
@@ -45,8 +46,14 @@ class Plant:
         for name in ("DATA", "CONFIG", "STATE", "CACHE", "RUNTIME"):
             variable = f"XDG_{name}_{'DIR' if name == 'RUNTIME' else 'HOME'}"
             self.environment[variable] = str(home / name.lower())
+        self.command = COMMAND
         self.port = 0
         self.process = None
+
+    @property
+    def admin(self):
+        """The admin socket, as commands use it."""
+        return AdminClient(self.home / "runtime" / "calculet-trio" / "admin.sock")
 
     def run(self, *arguments, code=0):
         """One command; its output, or with another ``code`` its errors."""
@@ -67,12 +74,12 @@ class Plant:
         self.run("package", "pull", gguf, "--name", name, *BUILD, *options)
 
     @contextmanager
-    def serving(self, **config):
-        """The daemon around the block; it must end with 0 when it is told to."""
+    def serving(self, *, ends_with=0, **config):
+        """The daemon around the block; it must end with that code, of itself or when it is told to."""
         path = self.home / "service.yaml"
         path.write_text(yaml.safe_dump({"schema": "calculet-service/v1", **config}))
         log = (self.home / "daemon.log").open("w")
-        command = [*COMMAND, "serve", "--config", str(path), "--port", "0", "--drain", "10"]
+        command = [*self.command, "serve", "--config", str(path), "--port", "0", "--drain", "10"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
         ) as self.process:
@@ -88,7 +95,7 @@ class Plant:
                 hung.cancel()
                 yield self
                 self.process.terminate()
-                assert self.process.wait(60) == 0
+                assert self.process.wait(60) == ends_with, (self.home / "daemon.log").read_text()
             finally:
                 hung.cancel()
                 self.process.kill()

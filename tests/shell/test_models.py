@@ -10,6 +10,7 @@ import trio
 
 from calculet_trio.errors import (
     GenerationFailed,
+    LoadBroken,
     ModelNotFound,
     OperationFailed,
     OperationRefused,
@@ -208,6 +209,33 @@ async def test_an_unload_that_the_device_does_not_confirm_says_so():
         house.shelf.certain = False
         with pytest.raises(OperationFailed, match="not certain"):
             await house.models.unload("m", Heard())
+
+
+async def test_a_swap_whose_old_model_does_not_leave_for_certain_says_so_and_the_new_one_chats():
+    templates = {"old": Template(), "new": Template()}
+    async with living(holds_several=True, templates=templates) as house:
+        house.shelf.certain = False
+        with pytest.raises(OperationFailed, match="not certain to be rid of m"):
+            await house.load("new")
+        replies = []
+        await chat(house, replies)
+        assert replies == ["new"]
+        assert not templates["new"].closed.is_set()
+        assert "released old" in house.shelf.calls
+        assert "released new" not in house.shelf.calls
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+async def test_an_error_that_nobody_foresaw_ends_the_load_and_not_the_daemon(holds_several):
+    async with living(holds_several=holds_several) as house:
+
+        def breaks():
+            raise OSError(5, "the disk is gone")
+
+        with pytest.raises(LoadBroken, match=r"checking signature and files of m broke off: OSError: .* is gone"):
+            await house.models.load(house.shelf.source("m", "new", verify=breaks))
+        assert (await ask(house.service, "hi"))[0] == "old"
+        assert house.status().state == "ready"
 
 
 async def test_an_unload_whose_time_is_over_waits_for_the_submitted_job_and_frees_nothing_before():
