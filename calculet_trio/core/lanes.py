@@ -192,6 +192,11 @@ class KvLanes:
         return [lane._state for lane in self._lanes].count(LaneState.RETAINED)
 
     @property
+    def retained_tokens(self) -> int:
+        """Tokens of KV in them."""
+        return sum(lane.reserved_len for lane in self._lanes if lane.state is LaneState.RETAINED)
+
+    @property
     def usable(self) -> int:
         """Lanes that serve somebody, or can again."""
         return len(self._lanes) - [lane._state for lane in self._lanes].count(LaneState.UNKNOWN)

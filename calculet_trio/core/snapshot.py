@@ -67,7 +67,7 @@ class CoreSnapshot:
     Args:
         running_requests: admitted and not ended.
         lanes_by_state: a count for every lane state.
-        kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations.
+        kv_tokens_reserved, kv_tokens_used, kv_tokens_total: of all served generations; what is only retained is free.
         jobs_in_flight, jobs_unknown: submitted and not ended; those whose fate nobody knows.
         engine_mode: whether new jobs use both engines.
         buffers_unknown: sets of job buffers that the device may have written to unseen; theirs until the process ends.
@@ -97,8 +97,9 @@ class CoreSnapshot:
 
     @property
     def lanes_in_use(self) -> int:
-        """Lanes that are not Free, Unknown ones included."""
-        return sum(self.lanes_by_state.values()) - self.lanes_by_state[LaneState.FREE]
+        """Lanes that are neither Free nor only retained, Unknown ones included."""
+        counts = self.lanes_by_state
+        return sum(counts.values()) - counts[LaneState.FREE] - counts[LaneState.RETAINED]
 
 
 def take_snapshot(
@@ -119,8 +120,8 @@ def take_snapshot(
     queues = dict.fromkeys(WorkKind, QueueDepth(0, None))
     for one in served:
         lanes.update(one.lanes.by_state())
-        reserved += one.lanes.reserved_tokens
-        used += one.lanes.committed_tokens
+        reserved += one.lanes.reserved_tokens - one.lanes.retained_tokens
+        used += one.lanes.committed_tokens - one.lanes.retained_tokens
         total += len(one.lanes) * one.lanes.max_seq
         queues = {kind: queues[kind].with_more(depth) for kind, depth in one.depths().items()}
     return CoreSnapshot(

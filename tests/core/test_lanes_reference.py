@@ -204,6 +204,7 @@ class LanesMachine(RuleBasedStateMachine):
         states = [slot.state for slot in self.slots]
         assert self.lanes.free == states.count(LaneState.FREE)
         assert self.lanes.retained == states.count(LaneState.RETAINED)
+        assert self.lanes.retained_tokens == sum(s.written for s in self.slots if s.state is LaneState.RETAINED)
         assert self.lanes.usable == len(states) - states.count(LaneState.UNKNOWN)
         assert self.lanes.by_state() == {state: states.count(state) for state in set(states)}
         assert self.lanes.reserved_tokens == sum(slot.room for slot in self.slots)

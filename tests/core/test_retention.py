@@ -72,6 +72,14 @@ def test_the_next_turn_prefills_only_what_is_new() -> None:
     assert world.core.snapshot().reuse == ReuseCounts(hits=2, tokens=22, evictions=0)
 
 
+def test_what_is_only_retained_counts_as_free() -> None:
+    world = world_of()
+    ended(world, prompt_tokens=5)
+    snapshot = world.core.snapshot()
+    assert (snapshot.lanes_in_use, snapshot.kv_tokens_used, snapshot.kv_tokens_reserved) == (0, 0, 0)
+    assert snapshot.lanes_by_state[LaneState.RETAINED] == 1
+
+
 def test_what_differs_at_the_end_is_dropped_first() -> None:
     world = world_of()
     ended(world, prompt_tokens=5, max_new_tokens=4)
