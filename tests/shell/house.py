@@ -56,6 +56,11 @@ async def until(condition, *, within_s=10.0):
             await trio.sleep(0.002)
 
 
+def now(house):
+    """The core's counts."""
+    return house.alive._loop.snapshot()
+
+
 async def idle(house):
     """Wait until nothing is registered and every lane is free; the runtime's answers are still under way."""
 

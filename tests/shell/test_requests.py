@@ -22,7 +22,7 @@ from calculet_trio.errors import (
     ServiceUnavailable,
 )
 from calculet_trio.shell.service import Ending
-from tests.shell.house import ask, asking, idle, living, read, until
+from tests.shell.house import ask, asking, idle, living, now, read, until
 
 HELLO = {"replies": [{"tokens": ["Hel", "lo", " world"]}]}
 ENDLESS = {"replies": [{"tokens": ["x"], "afterwards": "repeat"}]}
@@ -75,11 +75,16 @@ async def test_leaving_gives_the_request_up_and_frees_its_lane():
 async def test_leaving_while_the_job_is_gated_frees_the_lane_when_it_has_drained():
     script = {"lanes": 1, "replies": [{"tokens": [{"text": "a", "gate": "g"}]}]}
     async with living(script) as house:
-        with trio.move_on_after(0.05):
+        with trio.CancelScope() as patience:
+
+            async def lose_it():
+                await until(lambda: now(house).lanes_by_state[LaneState.UPDATING] == 1)
+                patience.cancel()
+
+            house.nursery.start_soon(lose_it)
             async with house.service.open(asking()) as handle:
                 await read(handle)
-        snapshot = house.alive._loop.snapshot()
-        assert snapshot.lanes_by_state[LaneState.UPDATING] == 1
+        assert now(house).lanes_by_state[LaneState.UPDATING] == 1
         house.runtime.gates.release("g")
         await idle(house)
 
@@ -186,7 +191,7 @@ async def test_a_job_of_unknown_fate_tells_everybody_and_ends_the_process(fault,
         async with living(script, job_s=0.1) as house:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one, house, "good")
-                await trio.sleep(0.05)
+                await until(lambda: now(house).running_requests == 1)
                 nursery.start_soon(one, house, "bad")
             assert reasons == [reason, reason]
             assert house.service.health().status == "failed"
@@ -206,11 +211,11 @@ async def test_draining_refuses_what_waits_and_lets_streams_end():
 
     async with living(script) as house, trio.open_nursery() as nursery:
         nursery.start_soon(one, house, "runs")
-        await trio.sleep(0.05)
+        await until(lambda: now(house).running_requests == 1)
         nursery.start_soon(one, house, "waits")
-        await trio.sleep(0.05)
+        await until(lambda: now(house).waiting_requests == 1)
         house.alive._begin_drain(5.0)
-        await trio.sleep(0.05)
+        await until(lambda: seen)
         assert seen == {"waits": "draining"}
         assert house.service.health().status == "draining"
         house.runtime.gates.release("g")
@@ -228,7 +233,7 @@ async def test_the_drain_time_ends_streams_with_an_error():
 
     async with living({"lanes": 1, "step_s": 0.01, **ENDLESS}, drain_s=0.1) as house:
         house.nursery.start_soon(one, house)
-        await trio.sleep(0.05)
+        await until(lambda: now(house).running_requests == 1)
     assert failed == [("shutdown", True)]
 
 
