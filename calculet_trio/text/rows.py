@@ -61,10 +61,10 @@ def head_of_bfloat16(row: BFloat16Row, count: int) -> Head | None:
     """The ``count`` likeliest, or None where their bits do not tell: one is not above 0, or one not below infinity."""
     keys = row.view(np.int16)
     if count == 1:
-        ids = keys.argmax(axis=0, keepdims=True)
-        floor = keys[ids[0]]
-    else:
-        ids, floor = at_least(keys, count)
+        token = int(keys.argmax())
+        tells = 0 < keys[token] < _INFINITY_BITS
+        return Head(np.array([token]), widened(row[token : token + 1])) if tells else None
+    ids, floor = at_least(keys, count)
     found = keys[ids]
     if floor <= 0 or found.max() >= _INFINITY_BITS:
         return None

@@ -11,6 +11,7 @@ Keskar et al. 2019 (repetition penalty); Holtzman et al. 2019 (top-p); Nguyen et
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Final
 
 import numpy as np
@@ -81,7 +82,7 @@ class Sampler:
     def choose_of(self, head: Head) -> int | None:
         """The token that `choose` would choose from the row whose ``head_tokens`` likeliest these are."""
         ids, peak = head.ids, head.values[0]
-        if not np.isfinite(peak):
+        if not isfinite(peak):
             return None
         if self._is_greedy:
             return int(ids[0])
@@ -109,7 +110,8 @@ class Sampler:
         return self._pick_of(ids, weights, chance)
 
     def _pick_of(self, ids: Ids, weights: npt.NDArray[np.floating], chance: float) -> int:
-        weights = np.where(weights >= self._params.min_p, weights, 0.0)  # the likeliest token weighs 1
+        if self._params.min_p > 0:
+            weights = np.where(weights >= self._params.min_p, weights, 0.0)  # the likeliest token weighs 1
         return int(ids[_pick(weights, chance)])
 
     def _adjust(self, row: Row) -> Row:
@@ -195,12 +197,12 @@ class _Penalties:
 
 def _nucleus(weights: npt.NDArray[np.floating], wanted: float) -> int:
     """Length of the shortest prefix that weighs ``wanted``; at least 1."""
-    return min(int(np.searchsorted(np.cumsum(weights, dtype=np.float64), wanted)) + 1, weights.size)
+    return min(int(weights.cumsum(dtype=np.float64).searchsorted(wanted)) + 1, weights.size)
 
 
 def _pick(weights: npt.NDArray[np.floating], chance: float) -> int:
     """The index that ``chance`` (in [0, 1)) falls on; never one of weight zero."""
-    bounds = np.cumsum(weights, dtype=np.float64)
+    bounds = weights.cumsum(dtype=np.float64)
     return _first_above(bounds, chance * bounds[-1])
 
 
@@ -221,5 +223,5 @@ def _pick_of_many(weights: npt.NDArray[np.floating], chance: float) -> int:
 
 def _first_above(bounds: npt.NDArray[np.float64], aim: float) -> int:
     """The first index whose bound exceeds ``aim``; where rounding put ``aim`` at the end, the last real one."""
-    last = np.searchsorted(bounds, bounds[-1])  # what follows it weighs nothing
-    return int(min(np.searchsorted(bounds, aim, side="right"), last))
+    last = bounds.searchsorted(bounds[-1])  # what follows it weighs nothing
+    return int(min(bounds.searchsorted(aim, side="right"), last))
