@@ -114,7 +114,7 @@ class EnginePair(Machine[PairState, PairEvent]):
     @property
     def quarantined(self) -> tuple[EngineId, ...]:
         """Engines that nothing but the device's reset brings back."""
-        return tuple(engine for engine, health in self._engines.items() if not health.usable)
+        return tuple([engine for engine, health in self._engines.items() if not health.usable])
 
     @property
     def mode(self) -> str:

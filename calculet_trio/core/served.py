@@ -47,6 +47,9 @@ class Served:
         evidence: what it has been shown to do: prompts are cut, and lanes share a batch, only where that was shown.
             None where nothing could be on record: prompts are not cut, and every batch of the package is used.
         reuse: counts what comes of its retained lanes.
+
+    Attributes:
+        may_hold: whether a part-filled batch is ever made to wait for company.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Served:
             policy.queues, chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None
         )
         self._decode = DecodeScheduler(shape, policy.decode, _shown(policy.batch, shape, evidence), self.rates)
+        self.may_hold = policy.batch.batching_window_s > 0
         self._turns = turns_of(policy.queues)
         self._long_quota = LongQuota(policy.queues.long_quota)
 
@@ -146,7 +150,7 @@ class Served:
 
     def is_holding(self, now: float) -> bool:
         """Whether a part-filled batch is to wait a little longer."""
-        until_s = self.hold_until_s()
+        until_s = self.hold_until_s() if self.may_hold else None
         return until_s is not None and now < until_s
 
     def charge(self, job: Job, taken_s: float, now: float, *, beside: bool | None = None) -> None:

@@ -169,8 +169,12 @@ class ServingCore:
             self._submission.until_s,
             self._placement.next_s(),
         ]
-        if self._idle_engine() is not None and self._submission.until_s is None:
-            moments += [one.hold_until_s(self._jobs.decoding(name)) for name, one in self._served.items()]
+        if self._submission.until_s is None:
+            moments += [
+                one.hold_until_s(self._jobs.decoding(name))
+                for name, one in self._served.items()
+                if one.may_hold and self._idle_engine() is not None
+            ]
         return min([moment for moment in moments if moment is not None], default=None)
 
     def snapshot(self) -> CoreSnapshot:
@@ -338,12 +342,15 @@ class ServingCore:
 
     def _idle_engine(self) -> EngineId | None:
         """An engine that may be given a job."""
-        if not self._recovery.device.is_sound or self._jobs.in_flight_count >= self._pair.jobs_at_most:
+        if not self._recovery.device.is_sound:
+            return None
+        in_flight = self._jobs.in_flight_count
+        if in_flight and in_flight >= self._pair.jobs_at_most:
             return None
         return self._jobs.idle_engine([engine for engine, health in self._engines.items() if health.usable])
 
     def _submit_next(self, engine: EngineId, now: float) -> bool:
-        other_is_idle = self._pair.jobs_at_most > 1 and self._jobs.in_flight_count == 0
+        other_is_idle = self._jobs.in_flight_count == 0 and self._pair.jobs_at_most > 1
         for generation, served in self._served.items():
             decoding = self._jobs.decoding(generation)
             planned = served.plan(self._jobs.new_id(), now, decoding=decoding, other_is_idle=other_is_idle)
