@@ -105,7 +105,11 @@ class LaneLedger:
         if not fits:
             return FaultReason.RUNTIME_ERROR
         max_seq = min(job.profile.max_seq, self._shape.max_seq)
-        return next((reason for work in job.lanes if (reason := self._refuse_lane(work, max_seq))), None)
+        for work in job.lanes:
+            reason = self._refuse_lane(work, max_seq)
+            if reason is not None:
+                return reason
+        return None
 
     def hold(self, job: Job) -> None:
         """The job is submitted: nothing else may touch its lanes until `settle`."""
@@ -126,8 +130,8 @@ class LaneLedger:
         if not (
             indices
             and len(set(indices)) == len(indices)
-            and all(0 <= index < batch for index in indices)
-            and all(len(work.tokens) == 1 for work in job.lanes)
+            and 0 <= min(indices) <= max(indices) < batch
+            and {len(work.tokens) for work in job.lanes} == {1}
         ):
             return False
         if self._shape.layout is LaneLayout.INDIRECT:
@@ -135,7 +139,7 @@ class LaneLedger:
         return (
             first is not None
             and 0 <= first <= self._shape.lanes - batch
-            and all(work.lane == first + work.index for work in job.lanes)
+            and {work.lane - work.index for work in job.lanes} == {first}
         )
 
     def _refuse_lane(self, work: LaneWork, max_seq: int) -> FaultReason | None:
@@ -146,6 +150,6 @@ class LaneLedger:
             return FaultReason.RUNTIME_ERROR
         if resident.length + len(work.tokens) > min(resident.tokens_max, max_seq):
             return FaultReason.NO_CAPACITY
-        if not all(0 <= token < self._shape.vocab_size for token in work.tokens):
+        if not 0 <= min(work.tokens) <= max(work.tokens) < self._shape.vocab_size:
             return FaultReason.RUNTIME_ERROR
         return None

@@ -24,6 +24,7 @@ import trio
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.runtimes.port import Finished, NotSubmitted, Runtime, Unknown
+from calculet_trio.shell.alarm import Alarm
 from calculet_trio.shell.blocking import BlockingRunner
 
 T = TypeVar("T")
@@ -46,10 +47,6 @@ class Bound:
     def hurry(self, deadline_s: float) -> None:
         """Wait no longer than until ``deadline_s``, monotonic, or `HURRIED_S` from the beginning."""
         self._scope.deadline = min(self._scope.deadline, max(deadline_s, self._began_s + HURRIED_S))
-
-    def move(self, deadline_s: float) -> None:
-        """Another call: wait for it until ``deadline_s``, monotonic."""
-        self._scope.deadline = deadline_s
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -116,19 +113,21 @@ class EngineLine:
         self._tell = tell
         self._line = runner.line()
         self._bound = Bound(inf)
+        self._alarm = Alarm(self._bound.scope.cancel)
         self._out: _Out | None = None
 
-    def begin(self, job: Job, *, timeout_s: float, overrun_s: float) -> None:
+    def begin(self, job: Job, *, timeout_s: float, bound_s: float) -> None:
         """Submit the job, at once; nothing else of this engine is out.
 
         Args:
             job: what to run.
             timeout_s: after which the job's fate is `Unknown`.
-            overrun_s: for the runtime to keep to ``timeout_s``, and for ``read_out``; then it is taken for stuck.
+            bound_s: the moment, monotonic, at which it is taken for stuck: the runtime has had its time to keep to
+                ``timeout_s``, and ``read_out`` its own.
         """
         assert self._out is None, "an engine has one job"
         out = self._out = _Out(job)
-        self._bound.move(trio.current_time() + timeout_s + overrun_s)
+        self._alarm.set(bound_s)
         read_out = partial(self._read_out, job)
         self._line.put(partial(_submit_and_wait, self._runtime, self._engine, timeout_s, read_out, out))
 
@@ -141,7 +140,10 @@ class EngineLine:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_when_cancelled)
             with self._bound.scope as shielded:
-                await self._line.run(self._ended)
+                async with trio.open_nursery() as watched:
+                    watched.start_soon(self._alarm.run)
+                    await self._line.run(self._ended)
+                    watched.cancel_scope.cancel()
             if shielded.cancelled_caught:
                 self._ended(Unknown(FaultReason.STUCK_WAIT))
 
@@ -150,7 +152,7 @@ class EngineLine:
         if out is None:  # it was given up in the moment in which it ended
             return
         out.is_over = True
-        self._bound.move(inf)
+        self._alarm.set(inf)
         self._tell(out.job, outcome)
 
     async def _close_when_cancelled(self) -> None:

@@ -125,10 +125,10 @@ class DeviceExecutor:
         if self._synchronous:
             self._control[0].send_nowait(effect)
             return
-        job, overrun_s = effect.job, self._timeout.overrun_s
-        timeout_s = self._timeout.of(job)
-        self._bounds_s[_name(effect.engine)] = trio.current_time() + timeout_s + overrun_s
-        self._lines[effect.engine].begin(job, timeout_s=timeout_s, overrun_s=overrun_s)
+        timeout_s = self._timeout.of(effect.job)
+        bound_s = trio.current_time() + timeout_s + self._timeout.overrun_s
+        self._bounds_s[_name(effect.engine)] = bound_s
+        self._lines[effect.engine].begin(effect.job, timeout_s=timeout_s, bound_s=bound_s)
 
     def control(self, effect: KvCall) -> None:
         """Queue a KV call; never waits."""

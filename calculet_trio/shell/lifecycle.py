@@ -28,6 +28,7 @@ from calculet_trio.core.effects import (
     Abandon,
     AllocateSequence,
     ContinueSequence,
+    Deliver,
     Drained,
     Effect,
     PairDegraded,
@@ -348,7 +349,10 @@ class _House:
         for effect in effects:
             self._daemon.metrics.saw(effect, now)
             self._trace.decided(effect, now)
-            self._carry_out(effect)
+            if isinstance(effect, Deliver):  # by far the most
+                self._dispatcher.perform(effect)
+            else:
+                self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

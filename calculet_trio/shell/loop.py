@@ -17,6 +17,8 @@ from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event, TimePassed
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.core.snapshot import CoreSnapshot
+from calculet_trio.shell.alarm import Alarm
+from calculet_trio.shell.bell import Bell
 
 
 class CoreLoop:
@@ -41,15 +43,15 @@ class CoreLoop:
         self._perform = perform
         self._observe = observe
         self._inbox: deque[Event] = deque()
-        self._wake = trio.Event()
-        self._alarm = _Alarm(self.nudge)
+        self._bell = Bell()
+        self._alarm = Alarm(self.nudge)
         self.rounds = 0
         """How many rounds have been completed since the start: proof that decisions are being made."""
 
     def post(self, event: Event) -> None:
         """Tell the core; it will hear of it in the loop's next round. From the trio thread only."""
         self._inbox.append(event)
-        self._wake.set()
+        self._bell.ring()
 
     def nudge(self) -> None:
         """Ask for a round, even if nothing has happened."""
@@ -67,45 +69,14 @@ class CoreLoop:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._alarm.run, name="alarm")
             while True:
-                if self._wake.is_set():
-                    self._wake = trio.Event()
                 self._round(trio.current_time())
                 self.rounds += 1
                 wakeup_s = self._core.next_wakeup()
                 self._alarm.set(inf if wakeup_s is None else wakeup_s)
-                await self._wake.wait()
+                await self._bell.wait()
 
     def _round(self, now: float) -> None:
         while self._inbox:
             event = self._inbox.popleft()
             self._observe(event, now)
             self._perform(self._core.handle(event, now))
-
-
-class _Alarm:
-    """Rings at a moment that seldom changes: a scope for each round instead would cost a tenth of it.
-
-    Args:
-        ring: what to call.
-    """
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self._moment_s = inf
-        self._scope = trio.CancelScope()
-
-    def set(self, moment_s: float) -> None:
-        """Ring at ``moment_s`` instead of when it was to."""
-        if moment_s != self._moment_s:
-            self._moment_s = self._scope.deadline = moment_s
-
-    async def run(self) -> None:
-        """Ring whenever it is time, for ever.
-
-        **Cancellation**: at once.
-        """
-        while True:
-            with trio.CancelScope(deadline=self._moment_s) as self._scope:
-                await trio.sleep_forever()
-            self._moment_s = inf
-            self._ring()

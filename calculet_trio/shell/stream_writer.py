@@ -24,6 +24,7 @@ from calculet_trio.errors import (
     ServiceUnavailable,
 )
 from calculet_trio.ids import RequestId
+from calculet_trio.shell.bell import Bell
 from calculet_trio.shell.service import Ending, Timings
 from calculet_trio.text.params import Output
 
@@ -46,7 +47,7 @@ class StreamWriter:
     def __init__(self, request: RequestId, *, backlog_bytes_max: int, overflow: Callable[[RequestId], None]) -> None:
         self.request = request
         self._items: deque[Item] = deque()
-        self._written = trio.Event()
+        self._written = Bell()
         self._backlog_bytes = 0
         self._backlog_bytes_max = backlog_bytes_max
         self._overflow = overflow
@@ -70,7 +71,7 @@ class StreamWriter:
         assert not self._closed, "a stream is closed once"
         self._closed = isinstance(item, _ENDS)
         self._items.append(item)
-        self._written.set()
+        self._written.ring()
         if isinstance(item, Output):
             self._backlog_bytes += _weight(item)
             if self._backlog_bytes > self._backlog_bytes_max and not self._overflowed:
@@ -153,7 +154,6 @@ class StreamWriter:
 
     async def _next(self) -> Item:
         while not self._items:
-            self._written = trio.Event()
             await self._written.wait()
         item = self._items.popleft()
         if isinstance(item, Output):
@@ -162,8 +162,10 @@ class StreamWriter:
 
 
 def _weight(output: Output) -> int:
-    entries = len(output.logprobs) + sum(len(entry.top) for entry in output.logprobs)
-    return _OUTPUT_BYTES + len(output.text) * 4 + entries * _OUTPUT_BYTES
+    weight = _OUTPUT_BYTES + len(output.text) * 4
+    for entry in output.logprobs:
+        weight += _OUTPUT_BYTES * (1 + len(entry.top))
+    return weight
 
 
 def _error_of(item: Item) -> CalculetError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ def likeliest(row: Row, count: int) -> Ids:
     """
     if count == 1:
         largest = row.argmax()  # the first NaN, if there is any
-        return np.array([largest if not np.isnan(row[largest]) else without_nan(row).argmax()])
+        return np.array([largest if not isnan(row[largest]) else without_nan(row).argmax()])
     ids, floor = at_least(row, count)
     if np.isnan(floor):
         return likeliest(without_nan(row), count)

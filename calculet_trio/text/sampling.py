@@ -74,7 +74,7 @@ class Sampler:
             token = self._choose_of_all(without_nan(adjusted))
         else:
             ids = likeliest(adjusted, self._ranked_tokens)
-            token = self.choose_of(Head(ids, without_nan(adjusted[ids])))
+            token = self.choose_of(Head(ids, adjusted[ids] if self._is_greedy else without_nan(adjusted[ids])))
         if self._penalties is not None and token is not None:
             self._penalties.count(token)
         return token
@@ -95,7 +95,7 @@ class Sampler:
 
     def _choose_of_all(self, row: Row) -> int | None:
         peak = row.max()
-        if not np.isfinite(peak):
+        if not isfinite(peak):
             return None
         chance = self._generator.random()
         params = self._params

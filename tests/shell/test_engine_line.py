@@ -54,7 +54,7 @@ class Told:
         return f"{job} read"
 
     def begin(self, job, *, bound_s=60.0):
-        self.line.begin(job, timeout_s=bound_s, overrun_s=0.0)
+        self.line.begin(job, timeout_s=bound_s, bound_s=trio.current_time() + bound_s)
 
 
 async def test_jobs_follow_one_another_on_one_thread_without_a_turn_of_any_task():

@@ -46,13 +46,15 @@ class HistoryChecker:
         self._sampled = {result.request: result.token for result in event.results if result.token is not None}
 
     def _delivered(self, effect: ef.Deliver, now: float) -> None:
-        require(effect.request in self._sampled, f"request {effect.request} is given a token that nobody sampled now")
+        is_sampled = effect.request in self._sampled
+        require(is_sampled, "request {} is given a token that nobody sampled now", effect.request)
         self._known[effect.request].append(self._sampled.pop(effect.request))
 
     def _submitted(self, effect: ef.SubmitJob, now: float) -> None:
         for work in effect.job.lanes:
             known = self._known[work.request][work.position : work.position + len(work.tokens)]
-            require(known == list(work.tokens), f"request {work.request} is continued with tokens that are not its own")
+            is_own = known == list(work.tokens)
+            require(is_own, "request {} is continued with tokens that are not its own", work.request)
             self._last[work.request] = (effect.job.generation, work.lane, work.position + len(work.tokens))
 
     def _finished(self, effect: ef.Finish, now: float) -> None:

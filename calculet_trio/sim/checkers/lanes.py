@@ -88,7 +88,10 @@ class LaneChecker:
         require(unknown >= self.unknown, f"{self.unknown} lanes are Unknown, and the core counts {unknown}")
 
     def _lane(self, generation: GenerationId, lane: LaneId) -> _Lane:
-        return self._lanes.setdefault((generation, lane), _Lane())
+        held = self._lanes.get((generation, lane))
+        if held is None:
+            held = self._lanes[generation, lane] = _Lane()
+        return held
 
     def _given(self, effect: ef.AllocateSequence, now: float) -> None:
         held = self._lane(effect.generation, effect.lane)
