@@ -27,7 +27,7 @@ ORDINARY: Final = ChatPrompt(messages=[{"role": "user", "content": "Hello"}])
 
 
 def open_text(package: Path, manifest: Manifest) -> ModelText:
-    """The tokenizer and chat template that a package holds; blocks for about a second.
+    """The tokenizer and chat template that a package holds; blocks for some tenths of a second.
 
     Raises:
         calculet_trio.errors.PackageError: a file is missing, of a kind this version cannot read, or a program that
