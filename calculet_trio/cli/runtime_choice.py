@@ -46,6 +46,10 @@ def by_script(configuration: Configuration, served: Served, policy: Policy) -> t
     """A model that says what a file says."""
     if served.model.package is None:
         raise ConfigurationRefused("--runtime scripted needs --script FILE.yaml", hint="see runtimes/SCRIPTS.md")
+    if policy.reuse.enabled:
+        raise ConfigurationRefused(
+            "prefix_reuse.enabled: a scripted model can earn nothing", hint="leave it out, or set it to false"
+        )
     from calculet_trio.cli.model_text import PLAIN_TEMPLATE, open_template
     from calculet_trio.runtimes.script import load_script
     from calculet_trio.runtimes.scripted import ScriptedRuntime

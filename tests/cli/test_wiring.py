@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from calculet_trio.cli.runtime_choice import by_script
 from calculet_trio.cli.trusted_store import evidence_store
 from calculet_trio.cli.wiring import wire
 from calculet_trio.cli.wiring_conformance import wire_subject
@@ -14,6 +15,7 @@ from calculet_trio.conformance.agreement import EXACT
 from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.run_record import RunRecord, combination_of
 from calculet_trio.core.evidence import CHUNKED_PREFILL_CONDITIONS
+from calculet_trio.core.policy import Policy, ReusePolicy
 from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.runtimes.device_model import REFERENCE
@@ -98,3 +100,14 @@ def test_the_state_directory_is_the_configured_one(tmp_path: Path) -> None:
 def test_a_script_cannot_be_conformant() -> None:
     with pytest.raises(ConfigurationRefused, match="conformance cannot be tried on the runtime scripted"):
         wire_subject(configured(runtime="scripted"))
+
+
+def test_a_script_cannot_earn_prefix_reuse(tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("schema: calculet-script/v1\nreplies: [{tokens: [x]}]\n")
+    configuration = load(None, [Override(SCHEMA, ("device", "runtime"), "scripted", "--runtime")], model=str(script))
+    [served] = configuration.served
+    asks = Policy(reuse=ReusePolicy(enabled=True))
+    with pytest.raises(ConfigurationRefused, match=r"prefix_reuse\.enabled: a scripted model can earn nothing"):
+        by_script(configuration, served, asks)
+    by_script(configuration, served, Policy())
