@@ -51,7 +51,8 @@ GENERATION_TABLE: Final = Table[GenerationState, GenerationEvent](
         # A drain whose deadline passes with a job outstanding frees nothing: that is a FAULT.
         _S.DRAINING: {_E.UNLOAD: _S.UNLOADING, _E.FAULT: _S.RECOVERING},
         _S.UNLOADING: {_E.UNLOADED: _S.UNLOADED, _E.FAULT: _S.RECOVERING},
-        _S.RECOVERING: {_E.RECOVERED: _S.READY, _E.GIVE_UP: _S.FAILED},
+        # One that is to leave meanwhile drains, and goes on with it after the reset.
+        _S.RECOVERING: {_E.RECOVERED: _S.READY, _E.DRAIN: _S.DRAINING, _E.GIVE_UP: _S.FAILED},
         _S.FAILED: {_E.UNLOADED: _S.UNLOADED},
     },
 )

@@ -8,7 +8,7 @@ Threads: ``submit`` and ``wait`` of one engine come from one thread at a time, d
 different threads. ``allocate``, ``release``, ``can_allocate``, ``memory`` and ``status`` come from
 another thread while jobs run. ``open``, ``reset_configuration`` and ``close`` come while no job runs; so do
 ``configure``, ``warm_up``, ``golden`` and ``unload``, but where the device holds several models: there they come
-while jobs of other generations run.
+while jobs and KV calls of other generations run.
 
 Source: SPEC section 1, 7, 9, 14 (S §2, §9, §14; A §5).
 """

@@ -1,7 +1,8 @@
 """DeviceExecutor: one per physical device, above all generations; it runs what the core submits.
 
 Each engine has a thread and a limiter of its own, which begins a job in the moment in which the core decides it: a
-step waits for no task's turn, and makes no hop. KV allocations and releases run beside the jobs, one at a time.
+step waits for no task's turn, and makes no hop. KV allocations and releases run beside the jobs, one at a time, and
+beside both what puts another model on the device, which may take minutes.
 Whatever an engine learns comes back to the core as one event.
 
 The synchronous baseline (``executor.mode: sync``) instead makes every call of the device, jobs and KV calls alike, in
@@ -69,6 +70,19 @@ class JobTimeout:
         return self.base_s + self.per_token_s * tokens + self.overrun_s
 
 
+@attrs.frozen(eq=False)
+class _Turns:
+    """Calls of which one is out at a time.
+
+    Args:
+        name: in `DeviceExecutor.bounds_s`.
+    """
+
+    name: str
+    turn: trio.Lock = attrs.field(factory=trio.Lock)  # waited for outside the shield, so that the limiter is free in it
+    limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
+
+
 class DeviceExecutor:
     """Runs jobs and KV calls of one device.
 
@@ -112,10 +126,9 @@ class DeviceExecutor:
             for engine in engines
         }
         self._control = trio.open_memory_channel[KvCall | SubmitJob](_LANES_AT_MOST)
-        self._control_limiter = trio.CapacityLimiter(1)
-        self._load_bound: Bound | None = None
+        self._beside_jobs, self._loads = _Turns("device call"), _Turns("load call")
+        self._may_hurry: dict[str, Bound] = {}
         self._hurried_s = inf
-        self._control_turn = trio.Lock()  # waited for outside the shield, so that the limiter is free inside it
         self._bounds_s: dict[str, float] = {}
 
     # ---- effects --------------------------------------------------------------------------------
@@ -160,7 +173,7 @@ class DeviceExecutor:
             nursery.start_soon(self._run_control, name="kv calls")
 
     async def call(self, call: Callable[[], T], *, bound_s: float | None = None) -> T:
-        """One blocking call to the device beside its jobs (load phases, memory, status).
+        """One blocking call to the device beside its jobs, in turns with KV calls (unload, reset, memory, status).
 
         Args:
             call: blocks.
@@ -171,7 +184,17 @@ class DeviceExecutor:
 
         **Cancellation**: drains.
         """
-        answer = await self._control_call(call, bound_s=LOAD_CALL_S if bound_s is None else bound_s, may_hurry=True)
+        return await self._to_its_end(call, self._beside_jobs, LOAD_CALL_S if bound_s is None else bound_s)
+
+    async def call_for_load(self, call: Callable[[], T]) -> T:
+        """The same for a model that is being put on the device: KV calls of the others do not wait for it.
+
+        **Cancellation**: drains.
+        """
+        return await self._to_its_end(call, self._beside_jobs if self._synchronous else self._loads, LOAD_CALL_S)
+
+    async def _to_its_end(self, call: Callable[[], T], turns: _Turns, bound_s: float) -> T:
+        answer = await self._in_turn(call, turns, bound_s=bound_s, may_hurry=True)
         if isinstance(answer, Unknown):
             raise DeviceLost("a call to the device did not return in time")
         return answer
@@ -193,7 +216,7 @@ class DeviceExecutor:
             if isinstance(effect, SubmitJob):
                 await self._run_job(effect.engine, effect.job)
                 continue
-            answer = await self._control_call(partial(self._kv_call, effect), bound_s=_KV_CALL_S)
+            answer = await self._in_turn(partial(self._kv_call, effect), self._beside_jobs, bound_s=_KV_CALL_S)
             if not isinstance(answer, Unknown):  # else its lane stays as it is: nobody knows what it holds
                 self._post(answer)
 
@@ -209,24 +232,26 @@ class DeviceExecutor:
                 overrun_s=overrun_s,
                 read_out=partial(self._read_out, job),
                 runner=self._runner,
-                limiter=self._control_limiter,
+                limiter=self._beside_jobs.limiter,
             )
         self._post(_as_event(job, outcome))
 
     def hurry(self, deadline_s: float) -> None:
         """The process is to end: a call beside the jobs is waited for until then, and hardly longer (`Bound.hurry`)."""
         self._hurried_s = min(self._hurried_s, deadline_s)
-        if self._load_bound is not None:
-            self._load_bound.hurry(deadline_s)
+        for bound in self._may_hurry.values():
+            bound.hurry(deadline_s)
 
-    async def _control_call(self, call: Callable[[], T], *, bound_s: float, may_hurry: bool = False) -> T | Unknown:
-        async with self._control_turn:  # the bound is the call's own: another's time does not count
+    async def _in_turn(
+        self, call: Callable[[], T], turns: _Turns, *, bound_s: float, may_hurry: bool = False
+    ) -> T | Unknown:
+        async with turns.turn:  # the bound is the call's own: another's time does not count
             bound = Bound(bound_s)
             if may_hurry:
-                self._load_bound = bound
+                self._may_hurry[turns.name] = bound
                 bound.hurry(self._hurried_s)
-            with self._bounded("device call", bound_s):
-                answer = await see_through(call, bound=bound, runner=self._runner, limiter=self._control_limiter)
+            with self._bounded(turns.name, bound_s):
+                answer = await see_through(call, bound=bound, runner=self._runner, limiter=turns.limiter)
         if isinstance(answer, Unknown):
             self._on_stuck(answer.reason)
         return answer

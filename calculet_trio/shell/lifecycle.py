@@ -189,6 +189,7 @@ class _House:
             daemon.runtime,
             device=device,
             call=self._executor.call,
+            call_for_load=self._executor.call_for_load,
             runner=daemon.runner,
             on_phase=self._load_phase_ended,
         )
@@ -321,8 +322,7 @@ class _House:
     def _load_status(self) -> str:
         if self.custody.waits_for is not None:
             return self.custody.waits_for
-        step = self._models.step
-        if step is None:
+        if (step := self._models.step) is None:
             return f"loading {self._daemon.source.alias}"
         return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
 

@@ -174,6 +174,7 @@ class Loader:
         runtime: the device.
         device: see above.
         call: runs one blocking device call to its end.
+        call_for_load: the same for one that may take long, and that nobody who is served waits for.
         runner: how blocking calls beside the device run.
         on_phase: told of each step that ended well: the alias, the step, and how long it took.
     """
@@ -184,12 +185,14 @@ class Loader:
         *,
         device: DeviceInfo,
         call: Callable[[Callable[[], Any]], Awaitable[Any]],
+        call_for_load: Callable[[Callable[[], Any]], Awaitable[Any]],
         runner: BlockingRunner,
         on_phase: Callable[[str, LoadPhase, float], None],
     ) -> None:
         self._runtime = runtime
         self.device = device
         self._call = call
+        self._call_for_load = call_for_load
         self._runner = runner
         self._on_phase = on_phase
         self._limiter = trio.CapacityLimiter(1)
@@ -260,9 +263,9 @@ class Loader:
             calculet_trio.errors.PackageError: it does not fit the device, or is not what it says.
         """
         with self.phase(LoadPhase.CONFIGURE, source.alias, report):
-            await self._call(partial(self._runtime.configure, generation, source.package))
+            await self._call_for_load(partial(self._runtime.configure, generation, source.package))
         with self.phase(LoadPhase.INSPECT, source.alias, report):
-            description: ModelDescription = await self._call(partial(self._runtime.inspect, generation))
+            description: ModelDescription = await self._call_for_load(partial(self._runtime.inspect, generation))
             require_a_profile(description.shape)
         return description
 
@@ -287,22 +290,22 @@ class Loader:
                 return evidence
             proof = source.prove(generation, self.device, evidence)
             for step in proof.steps():
-                await self._call(step)
+                await self._call_for_load(step)
             return await self._runner.run_whole(proof.evidence, self._limiter)
 
     async def bring_back(self, generation: GenerationId, source: ModelSource) -> GoldenResult:
         """After a reset: the same model under the same generation, proven."""
-        self.step = LoadStep(f"bringing back {source.alias}", trio.current_time())
+        interrupted, self.step = self.step, LoadStep(f"bringing back {source.alias}", trio.current_time())
         try:
-            await self._call(partial(self._runtime.configure, generation, source.package))
+            await self._call_for_load(partial(self._runtime.configure, generation, source.package))
             return await self.golden(generation)
         finally:
-            self.step = None
+            self.step = interrupted
 
     async def golden(self, generation: GenerationId) -> GoldenResult:
         """Warm up, and replay what the package recorded."""
-        await self._call(partial(self._runtime.warm_up, generation))
-        result: GoldenResult = await self._call(partial(self._runtime.golden, generation))
+        await self._call_for_load(partial(self._runtime.warm_up, generation))
+        result: GoldenResult = await self._call_for_load(partial(self._runtime.golden, generation))
         return result
 
     async def take_off(self, generation: GenerationId) -> bool:

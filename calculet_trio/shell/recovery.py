@@ -157,12 +157,7 @@ class DeviceRecovery:
     async def _try_to_reset(self) -> FaultReason | None:
         """Why the device must not be used, or None."""
         try:
-            if not await self._call(self._runtime.reset_configuration):
-                return FaultReason.UNKNOWN_DMA
-            self._say("making sure that it is quiet")
-            await self._see_quiet()
-            self._say("putting its models back, each proven by its golden run")
-            return await self._models.restore()
+            return await self._models.restore(self._made_quiet)
         except DeviceNotQuiet as error:
             _log.error("device_not_quiet", error=str(error))
             return FaultReason.UNKNOWN_DMA
@@ -171,3 +166,11 @@ class DeviceRecovery:
         except Exception:  # noqa: BLE001 - a runtime that raises here has told us that it is not as it was
             _log.exception("device_reset_raised")
             return FaultReason.RUNTIME_ERROR
+
+    async def _made_quiet(self) -> FaultReason | None:
+        if not await self._call(self._runtime.reset_configuration):
+            return FaultReason.UNKNOWN_DMA
+        self._say("making sure that it is quiet")
+        await self._see_quiet()
+        self._say("putting its models back, each proven by its golden run")
+        return None

@@ -5,7 +5,7 @@ Source: SPEC section 8 (S §10–§12).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -86,16 +86,25 @@ class Residents:
             self._overdue.add(effect.generation)
         self._vacated.setdefault(effect.generation, trio.Event()).set()
 
-    async def restore(self) -> FaultReason | None:
-        """After a reset: put every model back under its generation, and prove it.
+    async def restore(self, reset: Callable[[], Awaitable[FaultReason | None]]) -> FaultReason | None:
+        """Reset the device, put every model back under its generation, and prove it.
+
+        A model that is being put there or taken off is seen through first: it would be gone in the middle of it.
+
+        Args:
+            reset: returns why the device must not be used, or None.
 
         Returns:
-            `FaultReason.GOLDEN_MISMATCH` if one does not say what its package recorded; None if all do.
+            What ``reset`` did; `FaultReason.GOLDEN_MISMATCH` if a model does not say what its package recorded; None
+            if all do.
 
         **Cancellation**: between two steps; a begun device call is ended first.
         """
         # No turn is taken: whoever has it may wait for a drain, which goes on when this has put the models back.
         async with self._hands:
+            failed = await reset()
+            if failed is not None:
+                return failed
             for resident in self:
                 golden = await self._loader.bring_back(resident.generation, resident.source)
                 if not golden.passed:

@@ -214,6 +214,14 @@ def test_a_drain_that_a_recovery_interrupted_goes_on(host: Host) -> None:
     assert host.vacated == [Vacated(FIRST, overdue=False)]
 
 
+def test_a_drain_that_begins_while_the_device_is_reset_ends_as_any_other(host: Host) -> None:
+    host.ask("one")
+    host.advance(FIRST, "one", GenerationEvent.FAULT, GenerationEvent.DRAIN)
+    assert state(host, FIRST) is GenerationState.DRAINING
+    host.finish_all()
+    assert host.vacated == [Vacated(FIRST, overdue=False)]
+
+
 # ---- any order -------------------------------------------------------------------------------------------------------
 
 

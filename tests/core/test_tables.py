@@ -70,7 +70,7 @@ GENERATION = {
     "ready": "drain>draining fault>recovering",
     "draining": "unload>unloading fault>recovering",
     "unloading": "unloaded>unloaded fault>recovering",
-    "recovering": "recovered>ready give_up>failed",
+    "recovering": "recovered>ready drain>draining give_up>failed",
     "failed": "unloaded>unloaded",
 }
 ENGINE = {

@@ -31,8 +31,15 @@ class Stream:
         self._begun = response.readline()
 
     def rest(self):
-        """Everything, when it has ended."""
-        return (self._begun + self._response.read()).decode()
+        """Its events, when it has ended; it must have ended well."""
+        events = (self._begun + self._response.read()).decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""], events[-3:]
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+    def text(self):
+        """All that it says."""
+        choices = [choice for event in self.rest() for choice in event["choices"]]
+        return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 class SteppedPlant(Plant):
@@ -50,7 +57,10 @@ class SteppedPlant(Plant):
         self.steps = home / "steps"
         self.steps.mkdir()
         self.environment[DIRECTORY] = str(self.steps)
-        self.config = {"models": [{"alias": "m", "package": "old"}]}
+        (home / "scheduler.yaml").write_text(
+            "schema: calculet-scheduler/v1\nrecovery: {replay: true, max_resets_per_10min: 100}\n"
+        )
+        self.config = {"models": [{"alias": "m", "package": "old", "scheduler": str(home / "scheduler.yaml")}]}
         if holds_both:
             pytest.importorskip("onnxruntime", reason="needs the host extra")
             self.pull("old", seed=1)
@@ -98,6 +108,12 @@ class SteppedPlant(Plant):
         shown = self.status()
         return (shown["state"], shown["package"]) == ("ready", self.digests[package]) and bool(self.said())
 
+    def health(self):
+        """In one word."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request("GET", "/health")
+            return json.load(connection.getresponse())["status"]
+
     def is_draining(self, job):
         """Whether the load lets open replies end."""
         lines = self.admin.call("GET", f"/admin/jobs/{job}")["progress"]
@@ -113,9 +129,9 @@ class SteppedPlant(Plant):
         """The step fails once."""
         (self.steps / f"fail-{step}").write_text(how)
 
-    def fault(self, kind):
-        """The next job has it."""
-        (self.steps / "fault-job").write_text(kind)
+    def fault_job(self):
+        """The job that ends next has ended nobody knows how."""
+        (self.steps / "fault-job").touch()
 
     def hold(self, step):
         """The step waits where it begins."""
