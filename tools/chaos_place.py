@@ -66,7 +66,7 @@ class Place:
         return done.stdout
 
     def configure(
-        self, package: str, *, batches: list[int] | None = None, deadline_s: int = 60, job_s: int = 3
+        self, package: str, *, batches: list[int] | None = None, deadline_s: int = 110, job_s: int = 3
     ) -> None:
         """Write the configuration for a package of the store.
 
