@@ -150,7 +150,9 @@ def model_named(service: Service, name: object, *, given: bool) -> ServedModel:
     for model in models:
         if model.alias == name or (not given and len(models) == 1):
             return model
-    refuse_unless_ok(service)
+    nobody_loads_it = isinstance(name, str) and not service.is_coming(name)
+    if not (nobody_loads_it and service.health().status == "loading"):  # which speaks of other names
+        refuse_unless_ok(service)
     if isinstance(name, str):
         if service.is_coming(name):
             raise ServiceUnavailable("the model is being loaded", code="loading", retry_after_s=_LOADING_S)

@@ -177,7 +177,7 @@ def service_status(
     ):
         if state in states:
             return ServiceStatus(word, f"the model is {state.value}")
-    return ServiceStatus("loading", "no model is ready yet")
+    return ServiceStatus("loading", "no model is ready")
 
 
 def _word(device: DeviceHealth) -> str:

@@ -204,6 +204,7 @@ async def test_health_and_chat_agree_in_every_state(server: Server, status: str)
     """Report B57."""
     server.service.status = Health(status, "because")
     server.service.served = ()
+    server.service.coming = frozenset({"m"})
     for request in (
         get("/health"),
         get("/v1/health"),
@@ -221,6 +222,14 @@ async def test_health_and_chat_agree_in_every_state(server: Server, status: str)
     assert (await server.ask(get("/health/live"))).json() == {"status": "ok"}
     assert (await server.ask(get("/v1/models"))).json()["data"] == []
     assert (await server.ask(get("/metrics"))).status == 200
+
+
+async def test_what_nobody_loads_is_not_found_though_something_else_is_loading(server: Server) -> None:
+    """An operator who unloads the only model, say: who asks for it is not told to come back in two seconds."""
+    server.service.status = Health("loading", "no model is ready")
+    server.service.served = ()
+    answer = await server.ask(post("/v1/chat/completions", CHAT))
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
 
 
 async def test_health_does_not_wait_for_a_request_that_waits(server: Server) -> None:

@@ -54,6 +54,6 @@ def test_a_board_changes_its_model_while_clients_wait(plant):
         for result in (swapped, back):
             assert 0 < result["downtime_s"] < 60
         result_of(plant, "unload", "m")
-        assert plant.ask("the sea", model="m")[0] == 503
+        assert plant.ask("the sea", model="m") == (404, "model_not_found")
         result_of(plant, "load", "m", "--package", "m")
         assert plant.ask("the sea", model="m") == (200, said)
