@@ -1,7 +1,7 @@
 """A daemon serves on, and says the same, whatever is brought to its store meanwhile; and starts with nothing hostile.
 
-What is loaded into a running daemon comes over its admin socket; the hostile packages here only reach the store. A
-test of loading them adds itself to `ATTEMPTS`: each is tried while the daemon serves, and the reply must stay the same.
+What is loaded into a running daemon is named over its admin socket; here each hostile package is brought to the store,
+and then lies there already. A new way of trying adds itself to `ATTEMPTS`: the reply must stay the same after each.
 """
 
 from __future__ import annotations
@@ -120,7 +120,16 @@ def import_it(package: Path, command: Command) -> None:
     assert Store(paths.package_store()).contents() == before
 
 
-ATTEMPTS: Final[tuple[Callable[[Path, Command], None], ...]] = (import_it,)
+def load_it(package: Path, command: Command) -> None:
+    """Somebody has put it into the store by hand: ``models load`` refuses it, and frees nothing of what serves."""
+    planted = Store(paths.package_store()).root / "hostile"
+    package.rename(planted)
+    told = command("models", "load", "tiny", "--package", "hostile", code=1)
+    assert re.search(r"^error: .+$", told, re.MULTILINE), told
+    planted.rename(package)
+
+
+ATTEMPTS: Final[tuple[Callable[[Path, Command], None], ...]] = (import_it, load_it)
 """What is done with each hostile package while the daemon serves."""
 
 
