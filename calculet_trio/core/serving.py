@@ -182,6 +182,7 @@ class ServingCore:
         return take_snapshot(
             self._registry,
             self._served.values(),
+            self._fleet.generations.values(),
             self._jobs,
             self._tenants,
             global_time=self._queue.global_time,

@@ -73,6 +73,7 @@ class CoreSnapshot:
         buffers_unknown: sets of job buffers that the device may have written to unseen; theirs until the process ends.
         reuse: what retained lanes have come to, in this process.
         resets, replays: how often the device was reset, and a sequence begun again, in this process.
+        generations: of each alias, how many are in each state; none of an alias that was unloaded.
         queues: what waits for an engine, by kind of work.
         tenants: those that have, or recently had, something here.
     """
@@ -92,6 +93,7 @@ class CoreSnapshot:
     reuse: ReuseCounts
     resets: int
     replays: int
+    generations: dict[str, Counter[GenerationState]]
     queues: dict[WorkKind, QueueDepth]
     tenants: dict[str, TenantSnapshot]
 
@@ -105,6 +107,7 @@ class CoreSnapshot:
 def take_snapshot(
     registry: RequestRegistry,
     served: Iterable[Served],
+    generations: Collection[ModelGeneration],
     jobs: JobTable,
     tenants: Iterable[Tenant],
     *,
@@ -140,6 +143,7 @@ def take_snapshot(
         reuse=attrs.evolve(reuse),
         resets=recovery.resets,
         replays=recovery.replays.begun,
+        generations=_by_alias(generations),
         queues=queues,
         tenants={
             tenant.name: TenantSnapshot(
@@ -151,6 +155,13 @@ def take_snapshot(
             for tenant in tenants
         },
     )
+
+
+def _by_alias(generations: Collection[ModelGeneration]) -> dict[str, Counter[GenerationState]]:
+    states: dict[str, Counter[GenerationState]] = {generation.alias: Counter() for generation in generations}
+    for generation in generations:
+        states[generation.alias][generation.state] += 1
+    return states
 
 
 def service_status(

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_record import FaultMemory
+from calculet_trio.core.generation import GenerationState
 from calculet_trio.core.snapshot import CoreSnapshot
 
 _STATUSES = ("ok", "loading", "draining", "recovering", "failed")
@@ -76,6 +77,7 @@ class Gauges(Collector):
         yield _by("calculet_status", "The service's state: one of them is 1.", "status", words)
         modes = {word: int(word == now.engine_mode.word) for word in _ENGINE_MODES}
         yield _by("calculet_engine_mode", "How engines are used: one of them is 1.", "mode", modes)
+        yield _generations(now)
         yield from self._tenants(now)
 
     def _tenants(self, now: CoreSnapshot) -> Iterable[Metric]:
@@ -95,6 +97,15 @@ class Gauges(Collector):
             ),
         ):
             yield _by(name, text, "tenant", values)
+
+
+def _generations(now: CoreSnapshot) -> Metric:
+    text = "Generations of a model, by their state: while one takes another's place, there are two."
+    family = GaugeMetricFamily("calculet_generations", text, labels=("alias", "state"))
+    for alias, states in now.generations.items():
+        for state in GenerationState:
+            family.add_metric((alias, state.value), states[state])
+    return family
 
 
 class DeviceGauges(Collector):

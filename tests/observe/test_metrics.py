@@ -141,6 +141,16 @@ def test_gauges_are_those_of_the_moment_and_fall_when_all_leave():
     assert seen["calculet_kv_tokens_reserved"] == 0
 
 
+def test_a_model_that_takes_anothers_place_is_seen_beside_it():
+    scene = Scene()
+    for step in (GenerationEvent.VALIDATE, GenerationEvent.CONFIGURE):
+        scene.tell(ev.GenerationAdvanced(2, "m", step))
+    seen = scene.read()
+    assert seen["calculet_generations alias=m state=ready"] == 1
+    assert seen["calculet_generations alias=m state=configuring"] == 1
+    assert seen["calculet_generations alias=m state=failed"] == 0
+
+
 def test_refusals_starvation_and_faults_have_their_reasons():
     scene = Scene(max_sequences=1, max_waiting_requests=1, deadline_default_s=1.0)
     for request in (1, 2, 3):
