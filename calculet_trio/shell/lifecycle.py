@@ -164,7 +164,7 @@ class _House:
         self._progress = Progress(self._loop, self._executor, self._models)
         seen = Progress(self._loop, self._executor, self._models)  # its own: it counts the rounds between two looks
         self._watchdog = None if daemon.watchdog_s is None else Watchdog(daemon.watchdog_s, seen.hindrance)
-        self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, loading=self._load_status)
+        self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, doing=self._doing)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
         daemon.metrics.watch_device(lambda: self._device_watch.reading, lambda: daemon.history.memory)
         self._control = self._make_control(core)
@@ -319,12 +319,12 @@ class _House:
         self._drained.set()
         self._begin_drain(0.0, f"leaving: the fate of a device call is unknown ({reason.value})")
 
-    def _load_status(self) -> str:
+    def _doing(self) -> str | None:
+        """For the service manager: what is being loaded, or waited for."""
         if self.custody.waits_for is not None:
             return self.custody.waits_for
-        if (step := self._models.step) is None:
-            return f"loading {self._daemon.source.alias}"
-        return f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
+        step = self._models.step
+        return None if step is None else f"{step.doing}, for {trio.current_time() - step.began_s:.0f} s so far"
 
     def _load_phase_ended(self, alias: str, phase: LoadPhase, took_s: float) -> None:
         self._models.board.phase_ended(alias, phase, took_s)

@@ -1,7 +1,8 @@
 """Notifier: tells the service manager how the daemon fares, so that it waits, restarts and reports rightly.
 
     loading    STATUS, and EXTEND_TIMEOUT_USEC again and again: the start takes as long as it makes progress
-    serving    READY once a chat would be answered; then WATCHDOG at half of WATCHDOG_USEC, while there is progress
+    serving    READY once a chat would be answered; then WATCHDOG at half of WATCHDOG_USEC, while there is progress,
+               and STATUS whenever a model is being loaded beside it
     stopping   STOPPING, with the reason and the time it may take; the watchdog goes on
 
 A manager that is absent or unreachable is never an error: what could not be delivered is tried again, and the
@@ -91,7 +92,7 @@ class Notifier:
         manager: where to speak; None if nobody listens.
         watchdog_s: see `watchdog_s`.
         hindrance: why there is no progress now, or None if there is; asked once a beat.
-        loading: one line on how far the load is.
+        doing: one line on how far a load is; None while nothing is being loaded.
     """
 
     def __init__(
@@ -100,22 +101,22 @@ class Notifier:
         *,
         watchdog_s: float | None,
         hindrance: Callable[[], str | None],
-        loading: Callable[[], str],
+        doing: Callable[[], str | None],
     ) -> None:
         self._manager = manager
         self._watchdog_s = watchdog_s
         self._hindrance = hindrance
-        self._loading = loading
+        self._doing = doing
         self._phase = _Phase.LOADING
-        self._status = ""
+        self._status = self._shown = ""
         self._undelivered: tuple[str, ...] = ()
         self._is_hindered = False
 
     @classmethod
-    def from_environment(cls, *, hindrance: Callable[[], str | None], loading: Callable[[], str]) -> Notifier:
+    def from_environment(cls, *, hindrance: Callable[[], str | None], doing: Callable[[], str | None]) -> Notifier:
         """A notifier to the manager that started this process, if one did."""
         period_s = watchdog_s(os.environ, os.getpid())
-        return cls(notify_socket(os.environ), watchdog_s=period_s, hindrance=hindrance, loading=loading)
+        return cls(notify_socket(os.environ), watchdog_s=period_s, hindrance=hindrance, doing=doing)
 
     # ---- changes, told at once ------------------------------------------------------------------
 
@@ -154,15 +155,15 @@ class Notifier:
         if hindrance is not None:
             if not self._is_hindered:
                 _log.error("no_progress", hindrance=hindrance)
-                self._say(_status(f"no progress: {hindrance}"))
             self._is_hindered = True
+            self._show(f"no progress: {hindrance}")
             return
-        if self._is_hindered:
-            self._is_hindered = False
-            self._say(_status(self._status))
+        self._is_hindered = False
         if self._phase is _Phase.LOADING:
-            self._say(_status(self._loading()), _extension(EXTENSION_S))
-        elif self._watchdog_s is not None:
+            self._say(_status(self._doing() or "loading"), _extension(EXTENSION_S))
+            return
+        self._show((self._doing() if self._phase is _Phase.SERVING else None) or self._status)
+        if self._watchdog_s is not None:
             self._say("WATCHDOG=1")
 
     def _pause_s(self) -> float:
@@ -175,12 +176,17 @@ class Notifier:
 
     def _enter(self, phase: _Phase, *assignments: str, status: str) -> None:
         self._phase = phase
-        self._status = status
+        self._status = self._shown = status
         self._announce(*assignments, _status(status))
 
     def _announce(self, *assignments: str) -> None:
         """Say it now, and again at every beat until it was taken."""
         self._undelivered = () if self._say(*assignments) else assignments
+
+    def _show(self, status: str) -> None:
+        if status != self._shown:
+            self._shown = status
+            self._say(_status(status))
 
     def _say(self, *assignments: str) -> bool:
         return self._manager is None or self._manager.send(*assignments)

@@ -55,14 +55,14 @@ class Daemon:
     """What a notifier asks of its daemon, in a test's hands."""
 
     hindrance: str | None = None
-    loading: str = "loading m"
+    doing: str | None = None
 
     def notifier(self, address, period_s=None):
         return Notifier(
             NotifySocket(address),
             watchdog_s=period_s,
             hindrance=lambda: self.hindrance,
-            loading=lambda: self.loading,
+            doing=lambda: self.doing,
         )
 
 
@@ -139,7 +139,7 @@ def test_the_watchdogs_period(environ, period_s):
 
 
 async def test_a_long_load_asks_for_more_time_again_and_again(manager, nursery, autojump_clock):
-    daemon = Daemon()
+    daemon = Daemon(doing="loading m")
     heard = []
     with running(nursery, daemon.notifier(manager.address, 90.0)):
         for _ in range(121):
@@ -178,6 +178,19 @@ async def test_without_a_watchdog_nothing_is_repeated(manager, nursery, autojump
     with running(nursery, notifier):
         await trio.sleep(100)
         assert manager.heard() == [{"READY": "1", "STATUS": "serving m"}]
+
+
+async def test_a_load_beside_what_serves_is_the_status_until_it_has_ended(manager, nursery, autojump_clock):
+    daemon = Daemon()
+    notifier = daemon.notifier(manager.address)
+    notifier.ready("serving m")
+    with running(nursery, notifier):
+        await trio.sleep(1)
+        manager.heard()
+        for doing in ("configuring n", "golden of n", None):
+            daemon.doing = doing
+            await trio.sleep(2 * notify.REPEAT_S)
+            assert manager.heard() == [{"STATUS": doing or "serving m"}]
 
 
 async def test_the_watchdog_starves_without_progress_and_soon_hears_of_its_return(manager, nursery, autojump_clock):
