@@ -109,6 +109,10 @@ class KvLane(Machine[LaneState, LaneEvent]):
         self.advance(LaneEvent.ALLOCATED)
         self.sequence = sequence
 
+    def disown(self) -> None:
+        """Its request goes on without it, and may have another lane before this one is empty."""
+        self.request = None
+
     def refused(self) -> None:
         self.advance(LaneEvent.REFUSED)
         self._empty()

@@ -135,6 +135,7 @@ class Placement:
                 lane.refused()
                 self.backoff.refused(now)
             else:  # it was to be continued; now it goes, and the request gets an empty one
+                lane.disown()
                 self.endings.give_back(lane, event.generation)
             if request is not None:
                 self._wait_on(request)
@@ -143,9 +144,10 @@ class Placement:
         lane.allocated(event.sequence)
         self.backoff.accepted()
         if request is None or not self.device.is_sound:  # the lane is recovered all the same
-            self.endings.give_back(lane, event.generation)
             if request is not None:
+                lane.disown()
                 self._wait_on(request)
+            self.endings.give_back(lane, event.generation)
             return
         request.lane = lane
         request.prefilled_tokens = lane.committed_len

@@ -339,6 +339,15 @@ def test_a_sequence_that_cannot_be_shortened_is_emptied_and_its_request_served_f
     assert world.core.snapshot().reuse.hits == 0
 
 
+def test_who_could_not_go_on_from_its_lane_may_have_another_before_that_one_is_empty() -> None:
+    world = world_of(lanes=2)
+    second = world.come_back(ended(world, prompt_tokens=6))
+    world.refuse_allocation(second)
+    assert [type(effect) for effect in world.effects] == [ReleaseSequence, AllocateSequence]
+    world.answer_all()
+    assert isinstance(world.streams[second].end, Finish)
+
+
 def test_a_client_that_leaves_while_its_lane_is_made_ready_leaves_an_empty_one() -> None:
     world = world_of(lanes=1)
     first = ended(world, prompt_tokens=6)
