@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BIN = Path(sys.executable).parent
-STEP_S = 1200
+STEP_S = 1500
 """A step that takes longer hangs; all of them together take less."""
 
 

@@ -165,6 +165,7 @@ class World(Performer):
             self.streams[request].found(len(self.device.content[asked.lane]))
         else:
             sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
+            self.streams[request].found(0)
         self.streams[request].has_lane = True
         self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
 
