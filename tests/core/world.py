@@ -211,7 +211,7 @@ class World(Performer):
             stopped = work.request in stop
             stream.stopped = stream.stopped or stopped
             results.append(ev.LaneResult(work.lane, work.request, token, stopped, failed, output=token))
-            if token and not mute and not stream.cancelled and not stream.shut_down:
+            if token and not mute and stream.is_open and not stream.cancelled and not stream.shut_down:
                 expected.append(Deliver(work.request, token))
         self.pausing = False
         self._answer(ev.JobFinished(job, ended.generation, () if mute else tuple(results), frozenset(lost)))
