@@ -163,9 +163,10 @@ class Control:
         }
 
 
-def _plain(_instance: object, _field: object, value: Any) -> Any:
+def _plain(instance: object, field: object, value: Any) -> Any:
+    """Keys as JSON has them, at every depth."""
     if isinstance(value, Mapping):
-        return {str(getattr(key, "value", key)): inner for key, inner in value.items()}
+        return {str(getattr(key, "value", key)): _plain(instance, field, inner) for key, inner in value.items()}
     return value
 
 
