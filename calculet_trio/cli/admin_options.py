@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from calculet_trio.cli.admin_client import AdminClient
 from calculet_trio.errors import OperationFailed
@@ -50,6 +52,23 @@ def see_through(client: AdminClient, begun: dict[str, Any], *, watch: bool, as_j
             _conclude(line, as_json=as_json)
         else:
             click.echo(f"{line['after_s']:8.2f} s  {line['text']}", err=True)
+
+
+def show_list(
+    found: Sequence[dict[str, Any]],
+    headings: Sequence[str],
+    row_of: Callable[[dict[str, Any]], Sequence[str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print what the daemon listed, as it came or as a table."""
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    table = Table(*headings, box=None, header_style="bold")
+    for each in found:
+        table.add_row(*row_of(each))
+    Console().print(table)
 
 
 def _conclude(job: dict[str, Any], *, as_json: bool) -> None:

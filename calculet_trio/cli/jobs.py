@@ -6,14 +6,13 @@ Source: API.md "Admin endpoints".
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from calculet_trio.cli.admin_client import AdminClient
-from calculet_trio.cli.admin_options import JSON_OPTION, admin_options
+from calculet_trio.cli.admin_options import JSON_OPTION, admin_options, show_list
 from calculet_trio.errors import OperationFailed
 
 
@@ -33,17 +32,13 @@ def list_jobs(client: AdminClient, as_json: bool) -> None:
       calculet-trio jobs list
     """
     found = client.call("GET", "/admin/jobs")["jobs"]
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    table = Table(box=None, header_style="bold")
-    for heading in ("job", "what", "state", "took", "last said"):
-        table.add_column(heading)
-    for job in found:
-        said = job["error"] or (job["progress"][-1]["text"] if job["progress"] else "")
-        what = f"{job['what']} {job['alias'] or ''}".strip()
-        table.add_row(job["job"], what, job["state"], f"{job['took_s']:.2f} s", said)
-    Console().print(table)
+    show_list(found, ("job", "what", "state", "took", "last said"), _row, as_json=as_json)
+
+
+def _row(job: dict[str, Any]) -> list[str]:
+    said = job["error"] or (job["progress"][-1]["text"] if job["progress"] else "")
+    what = f"{job['what']} {job['alias'] or ''}".strip()
+    return [job["job"], what, job["state"], f"{job['took_s']:.2f} s", said]
 
 
 @jobs.command()

@@ -5,16 +5,13 @@ Source: CLI.md "Commands"; SPEC section 8.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from calculet_trio.cli.admin_client import AdminClient
-from calculet_trio.cli.admin_options import JSON_OPTION, WAIT_OPTION, admin_options, see_through
+from calculet_trio.cli.admin_options import JSON_OPTION, WAIT_OPTION, admin_options, see_through, show_list
 
 
 @click.group()
@@ -33,15 +30,8 @@ def list_models(client: AdminClient, as_json: bool) -> None:
       calculet-trio models list
     """
     found = client.call("GET", "/admin/models")["models"]
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    table = Table(box=None, header_style="bold")
-    for heading in ("alias", "state", "generation", "package", "version", "rollback to", "doing"):
-        table.add_column(heading)
-    for model in found:
-        table.add_row(*_row(model))
-    Console().print(table)
+    headings = ("alias", "state", "generation", "package", "version", "rollback to", "doing")
+    show_list(found, headings, _row, as_json=as_json)
 
 
 def _row(model: dict[str, Any]) -> list[str]:

@@ -5,10 +5,11 @@ work are values; an exception from a runtime is a defect of that runtime, and th
 ``Unknown(RUNTIME_ERROR)``.
 
 Threads: ``submit`` and ``wait`` of one engine come from one thread at a time, different engines from
-different threads. ``allocate``, ``release``, ``can_allocate``, ``memory`` and ``status`` come from
-another thread while jobs run. ``open``, ``reset_configuration`` and ``close`` come while no job runs; so do
-``configure``, ``warm_up``, ``golden`` and ``unload``, but where the device holds several models: there they come
-while jobs and KV calls of other generations run.
+different threads. ``allocate``, ``release``, ``remove_tail``, ``can_allocate``, ``memory`` and ``status``
+come from another thread while jobs run, the last two also while a model is put on the device. ``open``,
+``reset_configuration`` and ``close`` come while no job runs; so do ``configure``, ``warm_up``, ``golden``
+and ``unload``, but where the device holds several models: there they come while jobs and KV calls of other
+generations run.
 
 Source: SPEC section 1, 7, 9, 14 (S §2, §9, §14; A §5).
 """

@@ -127,9 +127,8 @@ class ModelManager:
                     async with self._its_turn(generation, alias, report):
                         downtime_s = await self._put(generation, prepared, report)
                 except BaseException:
-                    if (
-                        generation not in self.residents
-                    ):  # else it serves, and the one before did not leave as it should
+                    # It may serve by now: then it was the one before that did not leave as it should.
+                    if generation not in self.residents:
                         prepared.text.close()
                     raise
         except BaseException:

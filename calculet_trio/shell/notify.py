@@ -160,7 +160,8 @@ class Notifier:
             return
         self._is_hindered = False
         if self._phase is _Phase.LOADING:
-            self._say(_status(self._doing() or "loading"), _extension(EXTENSION_S))
+            self._shown = self._doing() or "loading"
+            self._say(_status(self._shown), _extension(EXTENSION_S))
             return
         self._show((self._doing() if self._phase is _Phase.SERVING else None) or self._status)
         if self._watchdog_s is not None:
@@ -184,9 +185,9 @@ class Notifier:
         self._undelivered = () if self._say(*assignments) else assignments
 
     def _show(self, status: str) -> None:
-        if status != self._shown:
+        """Say what is new; what was not taken is still new at the next beat."""
+        if status != self._shown and self._say(_status(status)):
             self._shown = status
-            self._say(_status(status))
 
     def _say(self, *assignments: str) -> bool:
         return self._manager is None or self._manager.send(*assignments)

@@ -16,7 +16,7 @@ from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.policy import AdmissionPolicy, Policy, RecoveryPolicy
 from calculet_trio.core.recovery import WINDOW_S, ResetBudget
 from calculet_trio.core.serving import ServingCore
-from calculet_trio.ids import GenerationId
+from calculet_trio.ids import GenerationId, JobId
 from tests.core.shapes import small_shape
 from tests.core.world import World, decoding_pair
 
@@ -27,6 +27,17 @@ def recovering(*, max_inflight_jobs: int = 1, lanes: int = 4, engines: Any = BOT
     """A world in which a fault leads to a reset."""
     policy = Policy(admission=AdmissionPolicy(max_inflight_jobs=max_inflight_jobs), recovery=RecoveryPolicy(**recovery))
     return World(small_shape(lanes), policy=policy, engines=engines)
+
+
+def with_one_of_two_jobs_lost() -> tuple[World, JobId]:
+    """A world that quiesces: ping's job is lost, and pong's is still out."""
+    world = recovering(max_inflight_jobs=2)
+    world.ask()
+    world.ask()
+    world.answer_all(jobs=False)
+    ping, pong = world.jobs
+    world.lose_job(ping, FaultReason.CCU_FAULT)
+    return world, pong
 
 
 def word(world: World) -> str:
@@ -139,12 +150,7 @@ def test_a_second_fault_while_it_quiesces_costs_no_second_reset() -> None:
 
 
 def test_a_loss_for_good_while_it_quiesces_ends_it() -> None:
-    world = recovering(max_inflight_jobs=2)
-    world.ask()
-    world.ask()
-    world.answer_all(jobs=False)
-    ping, pong = world.jobs
-    world.lose_job(ping, FaultReason.CCU_FAULT)
+    world, pong = with_one_of_two_jobs_lost()
     world.lose_job(pong, FaultReason.STUCK_WAIT)
     assert world.abandoned[0].engine is EngineId.PONG
     assert [each.reason for each in world.abandoned] == [FaultReason.STUCK_WAIT]
@@ -252,12 +258,7 @@ def test_a_drain_in_the_middle_of_a_reset_ends_with_the_reset() -> None:
 
 
 def test_a_drain_that_comes_before_the_device_is_quiet_ends_with_the_reset() -> None:
-    world = recovering(max_inflight_jobs=2)
-    world.ask()
-    world.ask()
-    world.answer_all(jobs=False)
-    ping, pong = world.jobs
-    world.lose_job(ping, FaultReason.CCU_FAULT)
+    world, pong = with_one_of_two_jobs_lost()
     world.drain()
     assert not world.resets
     world.finish(pong)

@@ -222,6 +222,30 @@ async def test_stopping_says_why_and_how_long_and_keeps_the_watchdog(manager, nu
         assert manager.heard() == [{"WATCHDOG": "1"}] * 2
 
 
+async def test_a_load_that_stands_still_again_is_said_again(manager, nursery, autojump_clock):
+    daemon = Daemon(doing="loading m")
+    with running(nursery, daemon.notifier(manager.address)):
+        for _ in range(2):
+            daemon.hindrance = "past its bound: configuring m"
+            await trio.sleep(notify.REPEAT_S)
+            assert {"STATUS": "no progress: past its bound: configuring m"} in manager.heard()
+            daemon.hindrance = None
+            await trio.sleep(notify.REPEAT_S)
+            manager.heard()
+
+
+async def test_a_status_that_was_not_taken_is_new_at_the_next_beat(tmp_path, nursery, autojump_clock):
+    daemon = Daemon()
+    notifier = daemon.notifier(str(tmp_path / "late"))
+    notifier.ready("serving m")
+    with running(nursery, notifier):
+        daemon.doing = "configuring n"
+        await trio.sleep(notify.REPEAT_S)
+        with listening(str(tmp_path / "late")) as manager:
+            await trio.sleep(2 * notify.REPEAT_S)
+            assert {"STATUS": "configuring n"} in manager.heard()
+
+
 async def test_what_did_not_arrive_is_said_again(tmp_path, nursery, autojump_clock):
     notifier = Daemon().notifier(str(tmp_path / "late"), 40.0)
     with running(nursery, notifier):
