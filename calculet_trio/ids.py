@@ -21,4 +21,7 @@ LaneId = NewType("LaneId", int)
 """Where a sequence's KV lies on the device, ``0 <= lane < lanes``; not its index in a batch."""
 
 SequenceId = NewType("SequenceId", int)
-"""One KV sequence resident on the device (the vendor's ``KvSeqId``)."""
+"""One KV sequence resident on the device (the vendor's ``KvSeqId``). Never reused in a generation."""
+
+ReservationId = NewType("ReservationId", int)
+"""Which of a lane's reservations; the runtime's answer carries it. Never reused in a lane of a generation."""

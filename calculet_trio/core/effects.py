@@ -12,7 +12,7 @@ import attrs
 
 from calculet_trio.core.events import Doubt, FaultReason
 from calculet_trio.core.jobs import EngineId, Job
-from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, LaneId, RequestId, ReservationId, SequenceId
 
 
 class FinishReason(Enum):
@@ -125,6 +125,7 @@ class AllocateSequence:
     generation: GenerationId
     lane: LaneId
     request: RequestId
+    reservation: ReservationId
     tokens: int
 
 
@@ -135,6 +136,7 @@ class ContinueSequence:
     generation: GenerationId
     lane: LaneId
     request: RequestId
+    reservation: ReservationId
     sequence: SequenceId
     drop_tokens: int
 

@@ -15,7 +15,7 @@ from calculet_trio.core.evidence import Evidence
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.policy import TenantPolicy
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, ReservationId, SequenceId
 
 
 class CancelReason(Enum):
@@ -121,6 +121,7 @@ class SequenceAllocated:
     generation: GenerationId
     lane: LaneId
     request: RequestId
+    reservation: ReservationId
     sequence: SequenceId
 
 
@@ -131,6 +132,7 @@ class SequenceRefused:
     generation: GenerationId
     lane: LaneId
     request: RequestId
+    reservation: ReservationId
     reason: FaultReason
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from calculet_trio.core.transition import Machine, Symbol, Table
-from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, LaneId, RequestId, ReservationId, SequenceId
 
 
 class LaneState(Symbol):
@@ -79,16 +79,18 @@ class KvLane(Machine[LaneState, LaneEvent]):
     """One lane of one generation.
 
     ``committed_len <= reserved_len <= max_seq`` at all times. ``updating_len`` tokens are in a job that has
-    not ended; they are committed by device *and* output success, or never.
+    not ended; they are committed by device *and* output success, or never. ``reservation`` names the latest time that
+    the lane was reserved: one request may have the same lane twice, and an old answer is no answer to the new question.
     """
 
-    __slots__ = ("id", "request", "sequence", "committed_len", "reserved_len", "updating_len")
+    __slots__ = ("id", "request", "sequence", "reservation", "committed_len", "reserved_len", "updating_len")
 
     table = LANE_TABLE
 
     def __init__(self, lane: LaneId) -> None:
         super().__init__(LaneState.FREE)
         self.id = lane
+        self.reservation = ReservationId(0)
         self._empty()
 
     def _empty(self) -> None:
@@ -101,6 +103,7 @@ class KvLane(Machine[LaneState, LaneEvent]):
     def reserve(self, request: RequestId, tokens: int, *, kept: int = 0) -> None:
         """The lane is the request's; of a Retained one its first ``kept`` tokens stay."""
         self.advance(LaneEvent.RESERVE)
+        self.reservation = ReservationId(self.reservation + 1)
         self.request = request
         self.committed_len = kept
         self.reserved_len = tokens

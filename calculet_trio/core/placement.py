@@ -101,12 +101,14 @@ class Placement:
         lane = served.lanes.reserve(request.id, request.tokens_at_most)
         assert lane is not None, "may_admit saw a free lane"
         tokens = served.tokens_to_allocate(request)
-        self.effects.append(AllocateSequence(request.generation, lane.id, request.id, tokens))
+        self.effects.append(AllocateSequence(request.generation, lane.id, request.id, lane.reservation, tokens))
 
     def _continue(self, request: Request, served: Served, match: Match) -> None:
         lane, drop_tokens = match.lane, served.retention.take(match, request)
         assert lane.sequence is not None
-        self.effects.append(ContinueSequence(request.generation, lane.id, request.id, lane.sequence, drop_tokens))
+        self.effects.append(
+            ContinueSequence(request.generation, lane.id, request.id, lane.reservation, lane.sequence, drop_tokens)
+        )
 
     def _make_room(self, request: Request, served: Served, sparing: KvLane | None) -> None:
         """Empty the retained lanes that have to make way for it, the oldest first."""
@@ -127,7 +129,9 @@ class Placement:
     def _allocation_answered(self, event: ev.SequenceAllocated | ev.SequenceRefused, now: float) -> None:
         """The runtime holds a sequence in the lane, or could not make one now."""
         lane = self._lane_of(event.generation, event.lane)
-        if lane is None or lane.state is not LaneState.RESERVED or lane.request != event.request:
+        if lane is None or lane.state is not LaneState.RESERVED:
+            return
+        if (lane.request, lane.reservation) != (event.request, event.reservation):
             return
         request = self.registry.get(event.request)
         if isinstance(event, ev.SequenceRefused):

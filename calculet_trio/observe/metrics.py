@@ -182,10 +182,10 @@ class ServiceMetrics:
             case JobFailed(job, _, reason) | JobNotSubmitted(job, _, reason) | JobUnknown(job, _, reason):
                 self._job_ended(job, _HOW_ENDED[type(event)])
                 self._errors.labels(reason.value).inc()
-            case SequenceRefused(_, _, _, reason):
+            case SequenceRefused(reason=reason):
                 self._refused_allocations.labels(reason.value).inc()
                 self._errors.labels(reason.value).inc()
-            case SequenceAllocated(_, _, request):
+            case SequenceAllocated(request=request):
                 asked_s = self._asked.pop(request, None)
                 if asked_s is not None:
                     self._allocation_ms.observe((now - asked_s) * 1e3)
@@ -213,7 +213,7 @@ class ServiceMetrics:
                 self._token(self._lives[request], now)
             case SubmitJob(_, job):
                 self._job_began(effect, job)
-            case AllocateSequence(_, _, request) | ContinueSequence(_, _, request):
+            case AllocateSequence(request=request) | ContinueSequence(request=request):
                 self._asked.setdefault(request, now)  # refused, it is asked for again
             case ReleaseSequence(generation, lane):
                 self._releases[generation, lane] = now

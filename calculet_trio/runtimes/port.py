@@ -250,7 +250,10 @@ class Runtime(Protocol):
         """The runtime's hint that so many more sequences would fit; accounting is the core's."""
 
     def allocate(self, generation: GenerationId, lane: LaneId, tokens: int) -> Allocated | NotAllocated:
-        """An empty KV sequence of up to ``tokens`` in ``lane``. Returns at once; never waits for room."""
+        """An empty KV sequence of up to ``tokens`` in ``lane``. Returns at once; never waits for room.
+
+        Its id is no other's in this generation, now or later.
+        """
 
     def release(self, generation: GenerationId, lane: LaneId, sequence: SequenceId) -> bool:
         """Forget the sequence and its KV. True only if the runtime is certain that the lane is empty."""

@@ -280,8 +280,10 @@ class DeviceExecutor:
         except Exception:  # noqa: BLE001 - a runtime that raises has not allocated anything we may use
             answer = NotAllocated(FaultReason.RUNTIME_ERROR)
         if isinstance(answer, Allocated):
-            return ev.SequenceAllocated(effect.generation, effect.lane, effect.request, answer.sequence)
-        return ev.SequenceRefused(effect.generation, effect.lane, effect.request, answer.reason)
+            return ev.SequenceAllocated(
+                effect.generation, effect.lane, effect.request, effect.reservation, answer.sequence
+            )
+        return ev.SequenceRefused(effect.generation, effect.lane, effect.request, effect.reservation, answer.reason)
 
     def _continue(self, effect: ContinueSequence) -> Event:
         generation, sequence, tokens = effect.generation, effect.sequence, effect.drop_tokens
@@ -290,8 +292,10 @@ class DeviceExecutor:
         except Exception:  # noqa: BLE001 - what it holds now is released, and never read
             done = False
         if done:
-            return ev.SequenceAllocated(generation, effect.lane, effect.request, sequence)
-        return ev.SequenceRefused(generation, effect.lane, effect.request, FaultReason.RUNTIME_ERROR)
+            return ev.SequenceAllocated(generation, effect.lane, effect.request, effect.reservation, sequence)
+        return ev.SequenceRefused(
+            generation, effect.lane, effect.request, effect.reservation, FaultReason.RUNTIME_ERROR
+        )
 
     def _release(self, effect: ReleaseSequence) -> Event:
         try:

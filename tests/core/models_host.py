@@ -93,7 +93,11 @@ class Host:
 
     def allocate(self) -> None:
         asked = self.allocations.pop(0)
-        self.tell(ev.SequenceAllocated(asked.generation, asked.lane, asked.request, SequenceId(asked.request)))
+        self.tell(
+            ev.SequenceAllocated(
+                asked.generation, asked.lane, asked.request, asked.reservation, SequenceId(asked.request)
+            )
+        )
 
     def release(self, *, confirmed: bool = True) -> None:
         asked = self.releases.pop(0)

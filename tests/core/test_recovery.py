@@ -297,7 +297,7 @@ def test_a_device_that_is_gone_is_given_up_at_the_first_call_that_says_so() -> N
     other = recovering()
     request = other.ask()
     asked = other.allocations.pop(request)
-    other.tell(ev.SequenceRefused(asked.generation, asked.lane, request, FaultReason.DEVICE_LOST))
+    other.tell(ev.SequenceRefused(asked.generation, asked.lane, request, asked.reservation, FaultReason.DEVICE_LOST))
     assert [each.reason for each in other.abandoned] == [FaultReason.DEVICE_LOST]
     assert isinstance(other.streams[request].end, Refuse)
 

@@ -42,7 +42,7 @@ def test_the_way_of_one_request() -> None:
     request = world.arrive()
     assert world.effects == [Place(request, GENERATION, "a")]
     world.offer(request, prompt_tokens=5, max_new_tokens=2)
-    assert world.effects == [AllocateSequence(GENERATION, 0, request, 7)]
+    assert world.effects == [AllocateSequence(GENERATION, 0, request, 1, 7)]
     world.pass_time(0.25)
     world.allocate(request)
     assert kinds(world) == [Admit, SubmitJob]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -29,7 +30,7 @@ from calculet_trio.core.policy import (
     TurnPolicy,
 )
 from calculet_trio.core.profiles import LaneLayout, ModelShape
-from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId, ReservationId, SequenceId
 from tests.core.shapes import evidence_of, small_shape
 from tests.core.world import World
 
@@ -282,11 +283,19 @@ class ServingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.allocations)
     @rule(pick=picks)
-    def allocate_for_somebody_else(self, pick: int) -> None:
+    def answer_another_allocation(self, pick: int) -> None:
         asked = nth(self.world.allocations.values(), pick)
-        stranger = RequestId(10_000)
-        self.world.stale(ev.SequenceAllocated(asked.generation, asked.lane, stranger, SequenceId(10_000)))
-        self.world.stale(ev.SequenceRefused(asked.generation, LaneId(99), asked.request, FaultReason.NO_CAPACITY))
+        named = (asked.generation, asked.lane, asked.request, asked.reservation)
+        answer = ev.SequenceAllocated(*named, SequenceId(10_000))
+        refusal = ev.SequenceRefused(*named, FaultReason.NO_CAPACITY)
+        for another in (
+            {"generation": OTHER_GENERATION},
+            {"lane": LaneId(99)},
+            {"request": RequestId(10_000)},
+            {"reservation": ReservationId(asked.reservation - 1)},
+        ):
+            self.world.stale(attrs.evolve(answer, **another))
+            self.world.stale(attrs.evolve(refusal, **another))
 
     @rule(number=st.integers(10_000, 10_010))
     def speak_of_the_unheard_of(self, number: int) -> None:

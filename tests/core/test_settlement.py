@@ -121,12 +121,26 @@ def test_an_end_from_another_generation_is_ignored_and_the_job_stays_out() -> No
     assert all(isinstance(stream.end, Finish) for stream in world.streams.values())
 
 
+def test_an_old_answer_is_none_to_the_same_question_asked_again() -> None:
+    world = World(small_shape(1))
+    request = world.ask()
+    world.refuse_allocation(request)
+    world.pass_time(world.core.next_wakeup() - world.now)
+    assert world.allocations[request].lane == 0, "the same request asks for the same lane"
+    world.stale(world.past[-1])
+    asked = world.allocations[request]
+    world.stale(ev.SequenceAllocated(GENERATION, asked.lane, request, world.past[-1].reservation, SequenceId(99)))
+    world.run()
+    assert isinstance(world.streams[request].end, Finish)
+
+
 def test_a_lane_listens_to_answers_about_its_own_sequence_only() -> None:
     world = World(small_shape(2))
     mine, theirs = world.ask(max_new_tokens=1), world.ask()
     for stranger in (theirs, RequestId(99)):
-        world.stale(ev.SequenceAllocated(GENERATION, world.allocations[mine].lane, stranger, SequenceId(99)))
-    world.stale(ev.SequenceRefused(GENERATION, LaneId(99), mine, FaultReason.NO_CAPACITY))
+        asked = world.allocations[mine]
+        world.stale(ev.SequenceAllocated(GENERATION, asked.lane, stranger, asked.reservation, SequenceId(99)))
+    world.stale(ev.SequenceRefused(GENERATION, LaneId(99), mine, asked.reservation, FaultReason.NO_CAPACITY))
     world.allocate(mine)
     world.finish(world.job.job)
     [asked] = world.releases.values()

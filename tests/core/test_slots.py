@@ -8,7 +8,7 @@ from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.lanes import LaneState
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.serving import ServingCore
-from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, LaneId, RequestId, ReservationId, SequenceId
 from tests.core.shapes import small_shape
 
 
@@ -23,7 +23,7 @@ def test_a_lane_shows_its_request_until_it_is_over() -> None:
     assert [slot.state for slot in core.slots()] == [LaneState.FREE] * shape.lanes
     core.handle(ev.Arrived(request, "acme", "m", None), 0.0)
     core.handle(ev.Offered(request, generation, (5, 6, 7), 2), 0.0)
-    begun = core.handle(ev.SequenceAllocated(generation, LaneId(0), request, SequenceId(9)), 0.0)
+    begun = core.handle(ev.SequenceAllocated(generation, LaneId(0), request, ReservationId(1), SequenceId(9)), 0.0)
     [job] = [effect.job for effect in begun if isinstance(effect, ef.SubmitJob)]
     first, *others = core.slots()
     assert (first.alias, first.tenant, first.state, first.is_running) == ("m", "acme", LaneState.UPDATING, True)

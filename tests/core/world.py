@@ -167,11 +167,12 @@ class World(Performer):
             sequence = SequenceId(-request) if is_late else self.device.allocate(asked.lane)
             self.streams[request].found(0)
         self.streams[request].has_lane = True
-        self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, sequence))
+        self._answer(ev.SequenceAllocated(asked.generation, asked.lane, request, asked.reservation, sequence))
 
     def refuse_allocation(self, request: RequestId) -> None:
         asked = self.allocations.pop(request)
-        self.tell(ev.SequenceRefused(asked.generation, asked.lane, request, FaultReason.NO_CAPACITY))
+        reason = FaultReason.NO_CAPACITY
+        self._answer(ev.SequenceRefused(asked.generation, asked.lane, request, asked.reservation, reason))
 
     def finish(
         self,

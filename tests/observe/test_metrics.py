@@ -49,9 +49,9 @@ class Scene:
             match effect:
                 case ef.Place(request, generation):
                     self.tell(ev.Offered(request, generation, (1, 2, 3), self.tokens))
-                case ef.AllocateSequence(generation, lane, request):
+                case ef.AllocateSequence(generation, lane, request, reservation):
                     self.sequences += 1
-                    self.tell(ev.SequenceAllocated(generation, lane, request, self.sequences))
+                    self.tell(ev.SequenceAllocated(generation, lane, request, reservation, self.sequences))
                 case ef.ReleaseSequence(generation, lane, sequence):
                     self.now += 0.25
                     self.tell(ev.SequenceReleased(generation, lane, sequence, True))
@@ -178,7 +178,7 @@ def test_refusals_starvation_and_faults_have_their_reasons():
         (ev.JobFailed(1, 1, ev.FaultReason.OUTPUT_ERROR), "output_error"),
         (ev.JobNotSubmitted(1, 1, ev.FaultReason.DEVICE_BUSY), "device_busy"),
         (ev.JobUnknown(1, 1, ev.FaultReason.TIMEOUT), "timeout"),
-        (ev.SequenceRefused(1, 0, 1, ev.FaultReason.NO_CAPACITY), "no_capacity"),
+        (ev.SequenceRefused(1, 0, 1, 1, ev.FaultReason.NO_CAPACITY), "no_capacity"),
         (ev.SequenceReleased(1, 0, 1, confirmed=False), "unconfirmed_release"),
         (ev.DeviceReset(ev.FaultReason.GOLDEN_MISMATCH), "golden_mismatch"),
         (ef.Vacated(1, overdue=True), "slow_drain"),
@@ -260,11 +260,11 @@ def test_labels_come_from_closed_sets():
 def test_waiting_for_a_kv_sequence_counts_from_the_first_asking():
     metrics = ServiceMetrics()
     generation, lane = 1, 0
-    for asked_s, request in ((1.0, 1), (1.5, 1), (2.0, 2)):
-        metrics.saw(ef.AllocateSequence(generation, lane, request, 8), asked_s)
-    metrics.heard(ev.SequenceAllocated(generation, lane, 1, 5), 1.75)
+    for reservation, asked_s, request in ((1, 1.0, 1), (2, 1.5, 1), (3, 2.0, 2)):
+        metrics.saw(ef.AllocateSequence(generation, lane, request, reservation, 8), asked_s)
+    metrics.heard(ev.SequenceAllocated(generation, lane, 1, 2, 5), 1.75)
     metrics.saw(ef.Drop(2), 3.0)
-    metrics.heard(ev.SequenceAllocated(generation, lane, 2, 6), 4.0)
+    metrics.heard(ev.SequenceAllocated(generation, lane, 2, 3, 6), 4.0)
     page = metrics.expose("text/plain")[0].decode()
     assert "calrt_kv_allocation_wait_ms_count 1.0" in page
     assert "calrt_kv_allocation_wait_ms_sum 750.0" in page

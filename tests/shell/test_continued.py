@@ -8,13 +8,19 @@ import trio
 from calculet_trio.core import events as ev
 from calculet_trio.core.effects import ContinueSequence
 from calculet_trio.core.jobs import EngineId
-from calculet_trio.ids import GenerationId, LaneId, RequestId, SequenceId
+from calculet_trio.ids import GenerationId, LaneId, RequestId, ReservationId, SequenceId
 from calculet_trio.shell.blocking import ThreadRunner
 from calculet_trio.shell.executor import DeviceExecutor, JobTimeout
 
-GENERATION, LANE, REQUEST, SEQUENCE = GenerationId(1), LaneId(2), RequestId(3), SequenceId(4)
-TAKEN = ev.SequenceAllocated(GENERATION, LANE, REQUEST, SEQUENCE)
-REFUSED = ev.SequenceRefused(GENERATION, LANE, REQUEST, ev.FaultReason.RUNTIME_ERROR)
+GENERATION, LANE, REQUEST, RESERVATION, SEQUENCE = (
+    GenerationId(1),
+    LaneId(2),
+    RequestId(3),
+    ReservationId(4),
+    SequenceId(5),
+)
+TAKEN = ev.SequenceAllocated(GENERATION, LANE, REQUEST, RESERVATION, SEQUENCE)
+REFUSED = ev.SequenceRefused(GENERATION, LANE, REQUEST, RESERVATION, ev.FaultReason.RUNTIME_ERROR)
 
 
 class Shortening:
@@ -46,7 +52,7 @@ async def answered(runtime, drop_tokens):
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(executor.run)
-        executor.control(ContinueSequence(GENERATION, LANE, REQUEST, SEQUENCE, drop_tokens))
+        executor.control(ContinueSequence(GENERATION, LANE, REQUEST, RESERVATION, SEQUENCE, drop_tokens))
         with trio.fail_after(60):
             event = await receive.receive()
         nursery.cancel_scope.cancel()

@@ -95,7 +95,7 @@ async def test_nothing_is_configured_before_the_device_is_quiet(tmp_path):
         {"left_over": 1, "replies": [{"tokens": ["x"]}]}, history=left_behind(path), ready=False
     ) as house:
         await until(lambda: house.alive.custody.waits_for is not None)
-        assert house.alive._load_status().startswith("waiting for a quiet device")
+        assert house.alive.custody.waits_for.startswith("waiting for a quiet device")
         assert house.runtime.gates.state().get("configuring", 0) == 0
         assert house.service.health().status == "loading"
         house.runtime.gates.release("left_over")
