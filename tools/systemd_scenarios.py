@@ -127,15 +127,17 @@ def start(*, load_s: float = 0.2) -> dict[str, str]:
     return look()
 
 
-def restarted(before: dict[str, str], *, result: str, status: str) -> None:
-    """It ended as it should, is up again by itself, and answers."""
+def restarted(before: dict[str, str], *, result: str, statuses: tuple[str, ...]) -> str:
+    """It ended as it should, is up again by itself, and answers; by which status it ended."""
     ended = wait_for("the end", lambda now: now["SubState"] == "auto-restart" or now["MainPID"] != before["MainPID"])
     show(ended, "SubState", "Result", "ExecMainStatus")
-    expect("how it ended", (ended["Result"], ended["ExecMainStatus"]), (result, status))
+    expect("how it ended", ended["Result"], result)
+    expect("its status", ended["ExecMainStatus"] in statuses, True)
     count = str(int(before["NRestarts"]) + 1)
     after = wait_for("a restart", lambda now: now["ActiveState"] == "active" and now["NRestarts"] == count)
     show(after, "ActiveState", "NRestarts", "StatusText")
     expect("a chat after it", chat(), "hello")
+    return ended["ExecMainStatus"]
 
 
 # ---- scenarios ------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def is_killed() -> None:
     """Killed with -9: a new process."""
     before = start()
     os.kill(int(before["MainPID"]), signal.SIGKILL)
-    restarted(before, result="signal", status="9")
+    restarted(before, result="signal", statuses=("9",))
 
 
 def hangs() -> None:
@@ -178,7 +180,7 @@ def hangs() -> None:
     answer = chat("hang")
     say(f"the client: {answer}")
     expect("the answer", answer, "HTTP 503 timeout")
-    restarted(before, result="exit-code", status="75")
+    restarted(before, result="exit-code", statuses=("75",))
 
 
 def gets_stuck() -> None:
@@ -200,7 +202,7 @@ def gets_stuck() -> None:
         answer = client.communicate(timeout=PATIENCE_S)[0].strip()
     say(f"{time.monotonic() - began_s:4.1f} s  the client: {answer}")
     expect("the answer", answer, "HTTP 503 timeout")
-    restarted(before, result="exit-code", status="75")
+    restarted(before, result="exit-code", statuses=("75",))
     say(f"{time.monotonic() - began_s:4.1f} s  health: {health()}")
     with SERVICE_LOG.open("rb") as log:
         log.seek(logged)
@@ -243,9 +245,12 @@ def freezes() -> None:
     """A process that does nothing any more: the watchdog ends it, the log shows where it stood, a new process."""
     before = start()
     os.kill(int(before["MainPID"]), signal.SIGSTOP)
-    restarted(before, result="watchdog", status="6")
+    # All threads stand still until systemd lets them go with SIGABRT. If another than the main one takes it, the main
+    # thread runs while its stack is read, and faulthandler may end by SIGSEGV in the middle of it.
+    ended = restarted(before, result="watchdog", statuses=("6", "11"))
     log = SERVICE_LOG.read_text(errors="replace")
-    expect("the stacks in the log", "Fatal Python error: Aborted" in log and "cli/serve.py" in log, True)
+    expect("that the log says so", "Fatal Python error: Aborted" in log, True)
+    expect("the stacks in the log", "cli/serve.py" in log or ended == "11", True)
 
 
 def is_slow() -> None:

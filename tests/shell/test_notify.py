@@ -227,10 +227,10 @@ async def test_a_load_that_stands_still_again_is_said_again(manager, nursery, au
     with running(nursery, daemon.notifier(manager.address)):
         for _ in range(2):
             daemon.hindrance = "past its bound: configuring m"
-            await trio.sleep(notify.REPEAT_S)
+            await trio.sleep(2 * notify.REPEAT_S)
             assert {"STATUS": "no progress: past its bound: configuring m"} in manager.heard()
             daemon.hindrance = None
-            await trio.sleep(notify.REPEAT_S)
+            await trio.sleep(2 * notify.REPEAT_S)
             manager.heard()
 
 
@@ -240,7 +240,7 @@ async def test_a_status_that_was_not_taken_is_new_at_the_next_beat(tmp_path, nur
     notifier.ready("serving m")
     with running(nursery, notifier):
         daemon.doing = "configuring n"
-        await trio.sleep(notify.REPEAT_S)
+        await trio.sleep(2 * notify.REPEAT_S)
         with listening(str(tmp_path / "late")) as manager:
             await trio.sleep(2 * notify.REPEAT_S)
             assert {"STATUS": "configuring n"} in manager.heard()
