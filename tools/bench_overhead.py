@@ -9,7 +9,7 @@ there to the next submission is the host's, in stages:
 
 woken      the engine's thread runs again; here a timer wakes it, on a board an interrupt would
 sampled    every lane's token was chosen, and its text made
-told       the core hears of it, in the trio thread
+told       it lies before the core, in the trio thread
 decided    the core has settled the lanes and planned, and the runtime's ``submit`` is called
 
 Scheduling and dispatch are the last two. Idle is the device's time without a step, of all the time in which every
@@ -49,6 +49,7 @@ from calculet_trio.runtimes.pace import RealPace
 from calculet_trio.runtimes.port import Candidates, Finished, NotSubmitted, Submitted, Ticket, Unknown
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.lifecycle import run
+from calculet_trio.shell.loop import CoreLoop
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams
 from calculet_trio.text.ranking import likeliest
@@ -137,7 +138,7 @@ class NotedBoard(EmulatedRuntime):
 
 
 class Moments(ServiceMetrics):
-    """Metrics that also note when a job was sampled, and when the core heard of it."""
+    """Metrics that also note when a job was sampled."""
 
     def __init__(self, steps: dict[JobId, Step]) -> None:
         super().__init__()
@@ -148,13 +149,19 @@ class Moments(ServiceMetrics):
         self._steps[job.job].sampled_s = time.perf_counter()
         super().job_finished(job, finished, taken_s)
 
-    def heard(self, event: Event, now: float) -> None:
-        """In the loop, right before the core is told."""
+
+def note_what_is_told(steps: dict[JobId, Step]) -> None:
+    """Note when a job's end was laid before the core."""
+    post = CoreLoop.post
+
+    def noting(loop: CoreLoop, event: Event) -> None:
         if isinstance(event, JobFinished):
-            step = self._steps[event.job]
+            step = steps[event.job]
             step.told_s = time.perf_counter()
             step.cpu_s = time.process_time()
-        super().heard(event, now)
+        post(loop, event)
+
+    CoreLoop.post = noting  # type: ignore[method-assign]
 
 
 def serve(figures: Path, configuration: Path) -> None:
@@ -164,6 +171,7 @@ def serve(figures: Path, configuration: Path) -> None:
     daemon = wire(configured, on_ready=lambda port: print(f"is ready on http://127.0.0.1:{port}", flush=True))
     steps: dict[JobId, Step] = {}
     board = NotedBoard(daemon.source.package, steps)
+    note_what_is_told(steps)
     trio.run(run, attrs.evolve(daemon, runtime=board, metrics=Moments(steps)))
     figures.write_text(json.dumps([attrs.asdict(step) for step in steps.values()]))
 

@@ -120,7 +120,7 @@ class _House:
             past_resets_s=_past_resets_s(daemon.history),
         )
         self._trace = EventTrace()
-        self._loop = CoreLoop(core, self._perform, self._hear)
+        self._loop = CoreLoop(core, self._perform)
         post = self._loop.post
         self._samplers = SamplerPool()
         self._dispatcher = CompletionDispatcher(self._samplers, post=post, backlog_bytes_max=daemon.backlog_bytes_max)
@@ -335,16 +335,14 @@ class _House:
 
     # ---- events and effects ---------------------------------------------------------------------
 
-    def _hear(self, event: Event, now: float) -> None:
-        self._daemon.metrics.heard(event, now)
-        self._trace.heard(event, now)
-        self._fault_notes.heard(event)
-
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        """Carry out what the core made of an event: jobs first, so that no engine waits while streams are written."""
+    def _perform(self, event: Event, effects: Sequence[Effect], heard_s: float) -> None:
+        """Carry out what the core made of an event: jobs first, so that no engine waits for notes and streams."""
         for effect in effects:
             if isinstance(effect, SubmitJob):
                 self._executor.submit(effect)
+        self._daemon.metrics.heard(event, heard_s)
+        self._trace.heard(event, heard_s)
+        self._fault_notes.heard(event)
         now = trio.current_time()
         for effect in effects:
             self._daemon.metrics.saw(effect, now)

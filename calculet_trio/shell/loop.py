@@ -29,19 +29,16 @@ class CoreLoop:
 
     Args:
         core: the decisions.
-        perform: carries out what the core made of one event, without waiting.
-        observe: told of each event before the core is; must not raise.
+        perform: carries out what the core made of an event that it heard of at a moment, without waiting.
     """
 
     def __init__(
         self,
         core: ServingCore,
-        perform: Callable[[Sequence[Effect]], None],
-        observe: Callable[[Event, float], None],
+        perform: Callable[[Event, Sequence[Effect], float], None],
     ) -> None:
         self._core = core
         self._perform = perform
-        self._observe = observe
         self._inbox: deque[Event] = deque()
         self._bell = Bell()
         self._alarm = Alarm(self.nudge)
@@ -78,5 +75,4 @@ class CoreLoop:
     def _round(self, now: float) -> None:
         while self._inbox:
             event = self._inbox.popleft()
-            self._observe(event, now)
-            self._perform(self._core.handle(event, now))
+            self._perform(event, self._core.handle(event, now), now)

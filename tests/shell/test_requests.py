@@ -273,4 +273,4 @@ async def test_random_departures_leave_nothing_behind(seed):
                 nursery.start_soon(partial(one, house, rng.random() * 0.4, rng.randrange(1, 40)))
         await idle(house)
         counters = house.runtime.gates.state()
-        assert counters["allocated"] == counters["released"]
+        assert counters.get("allocated") == counters.get("released"), "on a busy machine all may have left before"
