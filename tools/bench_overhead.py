@@ -34,6 +34,7 @@ from typing import Any
 import attrs
 import numpy as np
 import trio
+from bare_wakeups import bare_stages_ms
 from daemon_process import HOUR_MS, DaemonProcess
 from sse_client import crowd, request
 
@@ -306,6 +307,14 @@ def p99(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
+def show_bare(rounds: int) -> None:
+    """Print what the wake-ups alone take here; they are in the stages of the table after it."""
+    bare = bare_stages_ms(STEP_S[1], rounds)
+    host_ms = [sum(chain) for chain in zip(*bare.values(), strict=True)]
+    stages = ", ".join(f"{stage} {statistics.median(took_ms):.2f}" for stage, took_ms in bare.items())
+    print(f"bare wake-ups of a step, ms: {statistics.median(host_ms):.2f} (P99 {p99(host_ms):.2f}), of them {stages}")
+
+
 def show(points: Sequence[Point]) -> None:
     """Print the table, and the goals."""
     print(f"host time of a decode step, ms (P50 / P99); vocabulary {VOCABULARY:,}, steps of 17 ms (B1) and 20 ms (B16)")
@@ -361,6 +370,7 @@ def main() -> None:
                     }
                     points.append(measure(batch, sampling, inflight, **shared))
                     print(f"measured B{batch} {sampling}, {inflight} in flight", file=sys.stderr, flush=True)
+    show_bare(options.rounds)
     show(points)
     print(f"\nload average at the end {os.getloadavg()[0]:.1f}; again: tools/bench_overhead {' '.join(sys.argv[1:])}")
     if options.json is not None:
