@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define CALCULET_CALRT_ABI 1u
+#define CALCULET_CALRT_ABI 2u
 
 #if defined(__GNUC__)
 #define CALCULET_API __attribute__((visibility("default")))
@@ -328,6 +328,11 @@ CALCULET_API calculet_code calculet_job_prepare(calculet_model *model, uint32_t 
 /* engine. Hands the prepared job over. DEVICE_BUSY, INVALID: nothing happened, it is still prepared, and DEVICE_BUSY may
  * be tried again. Any other code: the device may or may not have it, so its sequences are unknown. */
 CALCULET_API calculet_code calculet_job_submit(calculet_model *model, uint32_t engine, uint64_t *ticket);
+
+/* engine. Prepares and submits, in one call: a caller that shares a lock with other threads, as Python's do, has it taken
+ * away once and not twice before the device begins. Codes are those of the two; after DEVICE_BUSY the job is prepared. */
+CALCULET_API calculet_code calculet_job_start(
+    calculet_model *model, uint32_t engine, const calculet_job *job, uint64_t *ticket);
 
 typedef struct calculet_result {
     const void *logits;        /* rows of the batch (prefill: its last row alone); NULL if none were wanted or usable */

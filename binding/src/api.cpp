@@ -261,6 +261,17 @@ calculet_code calculet_job_submit(calculet_model *model, uint32_t engine, uint64
     });
 }
 
+calculet_code calculet_job_start(calculet_model *model, uint32_t engine, const calculet_job *job, uint64_t *ticket) {
+    return guard([&] {
+        given(model, "model: not given");
+        given(job, "job: not given");
+        given(ticket, "ticket: not given");
+        model->prepare(engine, *job);
+        *ticket = model->submit(engine);
+        return CALCULET_OK;
+    });
+}
+
 calculet_code calculet_job_wait(
     calculet_model *model, uint32_t engine, uint64_t ticket, double timeout_s, calculet_result *result) {
     return guard([&] {

@@ -127,7 +127,9 @@ void Engine::run_waiter(std::shared_ptr<Desk> desk) {
         desk->answer = answer;
         ++desk->returned;
         desk->advance(Event::kAnswer);
+        lock.unlock();
         desk->answered.notify_one();
+        lock.lock();
     }
 }
 
@@ -152,7 +154,8 @@ std::uint64_t Engine::submit() {
     desk_->submitted_at = now;
     desk_->advance(Event::kSubmit);
     const auto ticket = ++desk_->submitted;
-    desk_->changed.notify_one();
+    lock.unlock();
+    desk_->changed.notify_one();  // as the answer's: who is woken under the lock wakes only to wait for it
     return ticket;
 }
 

@@ -38,8 +38,7 @@ TEST_F(Allocation, AStepMakesNone) {
         const calculet_job job{&lane, nullptr, role, 1, 0, 1};
         std::uint64_t ticket = 0;
         calculet_result result;
-        return calculet_job_prepare(model, engine, &job) == CALCULET_OK &&
-               calculet_job_submit(model, engine, &ticket) == CALCULET_OK &&
+        return calculet_job_start(model, engine, &job, &ticket) == CALCULET_OK &&
                calculet_job_wait(model, engine, ticket, test::kBound_s, &result) == CALCULET_OK;
     };
     for (const std::uint32_t engine : {CALCULET_PING, CALCULET_PONG})

@@ -1,4 +1,4 @@
-// What the binding costs: prepare, submit and wait of one decode on a device without time.
+// What the binding costs: start and wait of one decode on a device without time.
 //
 //   build/binding/tests/bench_submit_wait [STEPS]
 #include <algorithm>
@@ -29,8 +29,7 @@ class Bench : public test::Rig {
             std::uint64_t ticket = 0;
             calculet_result result;
             const auto begin = Clock::now();
-            const bool is_well = calculet_job_prepare(model, CALCULET_PING, &job) == CALCULET_OK &&
-                                 calculet_job_submit(model, CALCULET_PING, &ticket) == CALCULET_OK &&
+            const bool is_well = calculet_job_start(model, CALCULET_PING, &job, &ticket) == CALCULET_OK &&
                                  calculet_job_wait(model, CALCULET_PING, ticket, 10.0, &result) == CALCULET_OK;
             step_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
             if (!is_well) std::printf("failed: %s\n", calculet_error_text());

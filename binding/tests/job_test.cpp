@@ -72,6 +72,47 @@ TEST_F(Job, ABatchGivesEachRowItsOwn) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(result.logits) % 4096, 0U) << "page-aligned";
 }
 
+TEST_F(Job, StartIsPrepareAndSubmitInOne) {
+    open();
+    auto sequence = allocate(0);
+    const std::int32_t tokens[] = {1, 2};
+    std::uint64_t ticket = 0;
+    const auto start = [&](std::uint32_t position, std::uint64_t *to) {
+        const calculet_lane_work lane{sequence.id, tokens, 2, position, 0};
+        const calculet_job job{&lane, nullptr, 0, 1, 0, 1};
+        return calculet_job_start(model, CALCULET_PING, &job, to);
+    };
+    EXPECT_CODE(CALCULET_INVALID, start(0, nullptr));
+    EXPECT_TEXT("ticket");
+    EXPECT_CODE(CALCULET_INVALID, start(1, &ticket));
+    EXPECT_TEXT("position");
+    EXPECT_CODE(CALCULET_WRONG_STATE, calculet_job_submit(model, CALCULET_PING, &ticket)) << "nothing was prepared";
+    ASSERT_EQ(calrt_emulator_plan("device_busy", CALCULET_PING, 1, 1, 0), 0);
+    EXPECT_CODE(CALCULET_DEVICE_BUSY, start(0, &ticket));
+    ASSERT_CODE(CALCULET_OK, calculet_job_submit(model, CALCULET_PING, &ticket)) << "it is still prepared";
+    EXPECT_CODE(CALCULET_WRONG_STATE, start(0, &ticket));
+    calculet_result result;
+    ASSERT_CODE(CALCULET_OK, calculet_job_wait(model, CALCULET_PING, ticket, test::kBound_s, &result));
+    append(sequence, {1, 2});
+    EXPECT_EQ(best(result, 0), emulator::next_token(sequence.history));
+    ASSERT_CODE(CALCULET_OK, start(2, &ticket));
+    EXPECT_CODE(CALCULET_OK, calculet_job_wait(model, CALCULET_PING, ticket, test::kBound_s, &result));
+}
+
+TEST_F(Job, WithoutTimeItIsDoneWhenTheDeviceHasIt) {
+    open();
+    auto sequence = allocate(0);
+    ASSERT_CODE(CALCULET_OK, prepare(CALCULET_PING, 0, sequence, {1, 2}));
+    std::uint64_t ticket = 0;
+    ASSERT_CODE(CALCULET_OK, calculet_job_submit(model, CALCULET_PING, &ticket));
+    calculet_status status;
+    ASSERT_CODE(CALCULET_OK, calculet_device_status(device, &status));
+    EXPECT_EQ(status.queue_submitted, 1U);
+    EXPECT_EQ(status.queue_completed, 1U);
+    calculet_result result;
+    EXPECT_CODE(CALCULET_OK, calculet_job_wait(model, CALCULET_PING, ticket, test::kBound_s, &result));
+}
+
 TEST_F(Job, TellsItsTimesAndCounters) {
     open({{1}, 4, 128, 300, 2'000'000, {5}});
     ASSERT_EQ(calrt_emulator_timing(1.0, 0.001, 0.003, 0), 0);

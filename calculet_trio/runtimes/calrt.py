@@ -323,9 +323,7 @@ class CalrtRuntime:
             submodel = model.submodel_of(job)
             running = _Running(Ticket(next(self._tickets)), job, model)
             self._running[engine] = running
-        code = model.engines[engine].prepare(job, submodel, model.sequences)
-        if code == Code.OK:
-            code = model.engines[engine].submit()
+        code = model.engines[engine].start(job, submodel, model.sequences)
         if code == Code.OK:
             return Submitted(running.ticket)
         with self._lock:

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import attrs
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 NAME_BYTES: Final = 132
 TEXT_BYTES: Final = 256
 ENGINES_MAX: Final = 2
@@ -317,10 +317,20 @@ CALLS: Final[Mapping[str, Call]] = {
     "kv_inspect": Call((handle, POINTER(KvInfo))),
     "job_prepare": Call((handle, c_uint32, POINTER(Job))),
     "job_submit": Call((handle, c_uint32, POINTER(c_uint64))),
+    "job_start": Call((handle, c_uint32, POINTER(Job), POINTER(c_uint64))),
     "job_wait": Call((handle, c_uint32, c_uint64, c_double, POINTER(Result))),
     "widen": Call((handle, handle, c_size_t), returns=None),
 }
 """Every function of the header, without its ``calculet_``."""
+
+
+def version_of(path: str) -> int:
+    """The ABI of a library, which may lack calls of this one; `AttributeError` where it says none.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    return int(ctypes.PyDLL(path).calculet_abi_version())
 
 
 def bind(path: str) -> Any:

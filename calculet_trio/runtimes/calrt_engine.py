@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_uint64, cast
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +21,13 @@ from calculet_trio.runtimes import calrt_abi as abi
 from calculet_trio.runtimes.port import Logits
 
 _I32_BYTES: Final = 4
+_LANE_WORK: Final = Struct("=QQIII4x")
+"""`calrt_abi.LaneWork`, written whole: to set its five fields one by one takes three times as long."""
+assert _LANE_WORK.size == ctypes.sizeof(abi.LaneWork)
 
 
 class CalrtEngine:
-    """Prepares, submits and reads out; one thread at a time, by the port's contract.
+    """Starts, waits and reads out; one thread at a time, by the port's contract.
 
     Args:
         calls: of the library.
@@ -39,7 +43,7 @@ class CalrtEngine:
         self._number = number
         self._tokens = np.zeros(max(rows, tokens), np.int32)
         array = (abi.LaneWork * rows)()
-        self._works = tuple(array)  # each is a view into the array, which they keep alive
+        self._works = memoryview(array).cast("B")
         self._job = abi.Job(lanes=cast(array, POINTER(abi.LaneWork)))
         self._job_reference = byref(self._job)
         self._result = abi.Result()
@@ -47,11 +51,12 @@ class CalrtEngine:
         self._ticket = c_uint64()
         self._ticket_reference = byref(self._ticket)
         self._counter_gap = 0
+        self._token_cells = self._tokens.data
         self._tokens_address = self._tokens.ctypes.data
         self._views: dict[tuple[int, int, int, int], Logits] = {}
 
-    def prepare(self, job: Job, submodel: int, sequences: dict[SequenceId, int]) -> int:
-        """Fill the engine's buffers; the code.
+    def start(self, job: Job, submodel: int, sequences: dict[SequenceId, int]) -> int:
+        """Fill the engine's buffers and hand the job over; the code. The GIL is given away only for both together.
 
         Args:
             job: one that the ledger took.
@@ -60,25 +65,21 @@ class CalrtEngine:
         """
         begin = 0
         for place, work in enumerate(job.lanes):
-            self._describe(self._works[place], work, begin, sequences[work.sequence])
+            self._describe(place, work, begin, sequences[work.sequence])
             begin += len(work.tokens)
         self._job.submodel = submodel
         self._job.lane_count = len(job.lanes)
         self._job.wants_logits = int(job.samples)
-        return int(self._calls.job_prepare(self._model, self._number, self._job_reference))
+        return int(self._calls.job_start(self._model, self._number, self._job_reference, self._ticket_reference))
 
-    def _describe(self, described: abi.LaneWork, work: LaneWork, begin: int, sequence: int) -> None:
+    def _describe(self, place: int, work: LaneWork, begin: int, sequence: int) -> None:
         count = len(work.tokens)
-        self._tokens[begin : begin + count] = work.tokens
-        described.sequence = sequence
-        described.tokens = self._tokens_address + begin * _I32_BYTES
-        described.token_count = count
-        described.position = work.position
-        described.row = work.index
-
-    def submit(self) -> int:
-        """Hand the prepared job over; the code."""
-        return int(self._calls.job_submit(self._model, self._number, self._ticket_reference))
+        if count == 1:
+            self._token_cells[begin] = work.tokens[0]
+        else:
+            self._tokens[begin : begin + count] = work.tokens
+        address = self._tokens_address + begin * _I32_BYTES
+        _LANE_WORK.pack_into(self._works, place * _LANE_WORK.size, sequence, address, count, work.position, work.index)
 
     def wait(self, timeout_s: float) -> int:
         """Wait for the job that was submitted; the code."""
@@ -102,7 +103,7 @@ class CalrtEngine:
         return FaultReason.COUNTER_ANOMALY if is_news else None
 
     def logits(self) -> Logits | None:
-        """Rows of the job's batch, until the next `prepare`; of inactive lanes whatever they were."""
+        """Rows of the job's batch, until the next `start`; of inactive lanes whatever they were."""
         result = self._result
         if not result.logits:
             return None

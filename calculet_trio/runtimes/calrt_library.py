@@ -108,8 +108,10 @@ def load(configured: Path | None, built: tuple[Path, ...], environment: Mapping[
 
 
 def _open(place: Place) -> CalrtLibrary:
+    path = str(place.path.absolute())
     try:
-        calls = abi.bind(str(place.path.absolute()))
+        version = abi.version_of(path)
+        calls = abi.bind(path) if version == abi.ABI_VERSION else None
     except OSError as error:
         raise Unavailable(
             f"{place.path} ({place.because}) cannot be loaded: {error}",
@@ -117,8 +119,7 @@ def _open(place: Place) -> CalrtLibrary:
         ) from error
     except AttributeError as error:
         raise Unavailable(f"{place.path} is not the binding: {error}", hint=BUILD_HINT) from error
-    version = calls.abi_version()
-    if version != abi.ABI_VERSION:
+    if calls is None:
         raise Unavailable(
             f"{place.path} has ABI {version}; this version speaks {abi.ABI_VERSION}",
             hint=f"build it again: {BUILD_HINT}",

@@ -11,7 +11,7 @@ import pytest
 from calculet_trio.errors import Unavailable
 from calculet_trio.runtimes import calrt_library
 from calculet_trio.runtimes.calrt import CalrtRuntime
-from calculet_trio.runtimes.calrt_abi import CALLS
+from calculet_trio.runtimes.calrt_abi import ABI_VERSION, CALLS
 from calculet_trio.runtimes.calrt_library import ENVIRONMENT, CalrtLibrary, load, places
 
 
@@ -52,19 +52,25 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_library_is_refused_by_the_call_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"is not the binding: .*calculet_code_name"):
+    with pytest.raises(Unavailable, match=r"is not the binding: .*calculet_abi_version"):
         load(compiled(tmp_path, "int strange(void) { return 1; }\n"), ())
 
 
-def test_another_abi_is_refused(tmp_path: Path) -> None:
-    calls = "\n".join(f"unsigned calculet_{name}(void) {{ return 7; }}" for name in CALLS)
-    with pytest.raises(Unavailable, match="has ABI 7; this version speaks 1"):
-        load(compiled(tmp_path, calls), ())
+def test_a_call_that_is_missing_is_named(tmp_path: Path) -> None:
+    source = f"unsigned calculet_abi_version(void) {{ return {ABI_VERSION}; }}\n"
+    with pytest.raises(Unavailable, match=r"is not the binding: .*calculet_code_name"):
+        load(compiled(tmp_path, source), ())
+
+
+def test_another_abi_is_refused_whatever_calls_it_has(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"has ABI 1; this version speaks {ABI_VERSION}") as refused:
+        load(compiled(tmp_path, "unsigned calculet_abi_version(void) { return 1; }\n"), ())
+    assert "build it again" in (refused.value.hint or "")
 
 
 def test_the_emulator_is_known_by_its_marker_and_not_by_its_file(tmp_path: Path, calrt_library: CalrtLibrary) -> None:
     assert calrt_library.is_emulator
-    calls = "\n".join(f"unsigned calculet_{name}(void) {{ return 1; }}" for name in CALLS)
+    calls = "\n".join(f"unsigned calculet_{name}(void) {{ return {ABI_VERSION}; }}" for name in CALLS)
     other = load(compiled(tmp_path, calls), ())
     assert not other.is_emulator
     assert CalrtRuntime(other).emulator is None  # so that conformance provokes nothing

@@ -76,6 +76,7 @@ class Board final : public calrt::VirtualDevice {
 
     void run_engine(std::uint32_t index);
     Clock::time_point plan_times(const Job &job);
+    void end(const Job &job, std::uint32_t engine);  // the engine's mutex is held
     std::optional<calrt::ErrorCode> perform(const Job &job, std::uint32_t engine);
     void answer(const Job &job, std::uint32_t engine, const Ports &ports);
 
