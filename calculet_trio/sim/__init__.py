@@ -1,9 +1,10 @@
 """The simulator: the production core and shell in virtual time, against an emulated board with faults.
 
 How fast it is is asked where that is hardest: the reference board, one lane a batch, more clients than it can serve.
-A job, with its token, takes the board 25 ms there, and the processor 3.2 to 3.9 yardsticks (`tools/bench_sim`; a
-yardstick is a fixed piece of plain Python, and the range is that of a machine with others at work). So it is
-85 × real time where a yardstick takes 88 µs, and 100 × wherever it takes less than about 70 µs.
+A job, with its token, takes the board 25 ms there, and the processor 2.4 to 2.8 yardsticks (`tools/bench_sim --seconds
+600`; a yardstick is a fixed piece of plain Python): 190 × real time where a yardstick takes 50 µs, and 100 × wherever it
+takes less than about 90 µs. A day in one sitting, with everything checked, is `simulate --seed 1 --hours 24 --faults
+none --profiles 1 --load 1.2`: 11.6 million events and effects in 21 minutes, on two cores that other work kept busy.
 
 What the time goes to (`tools/bench_sim --profile --seconds 200`; own time of functions, built-ins counted with their
 callers; the profiler makes calls dearer than they are):
