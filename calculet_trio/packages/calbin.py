@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import attrs
 
 from calculet_trio.errors import PackageError
+from calculet_trio.packages.regular_file import open_regular
 
 T = TypeVar("T")
 
@@ -161,7 +162,7 @@ def read_calbin(paths: Sequence[Path], *, whole: bool = True) -> Calbin:
 
 def _begin(path: Path, size_bytes: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size_bytes)
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error

@@ -19,6 +19,7 @@ import cattrs
 from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError, IterableValidationNote
 
 from calculet_trio.errors import PackageError
+from calculet_trio.packages.regular_file import open_regular
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ def read(path: Path) -> object:
         PackageError: not there, larger than `BYTES_MAX`, or not strict JSON.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
         raise PackageError(f"{path} does not exist: the directory is not a package", hint=REBUILD_HINT) from None

@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from calculet_trio.errors import ConfigurationRefused, PackageError
+from calculet_trio.packages.regular_file import open_unwaited
 
 LOCAL_KEY_FILE: Final = "local.pem"
 """This machine's own key, in the keys directory; made on first use."""
@@ -218,7 +219,7 @@ def _make_local(keys: Path) -> None:
 
 def _read_key_file(path: Path, *, private: bool = False) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_unwaited(path) as file:
             if private and (mode := stat.S_IMODE(os.fstat(file.fileno()).st_mode)) & 0o077:
                 raise ConfigurationRefused(
                     f"the key {path} has mode {mode:04o}: others may read it", hint=f"chmod 600 {path}"

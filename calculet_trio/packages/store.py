@@ -54,6 +54,14 @@ class StoredPackage:
     problem: str | None = None
 
 
+def _may_be_package(directory: Path) -> bool:
+    """Whether a manifest is there; where nobody may look, reading it says so."""
+    try:
+        return (directory / MANIFEST_FILE).is_file()
+    except OSError:
+        return True
+
+
 def require_name(name: str) -> str:
     """``name``, if a package may be called so.
 
@@ -92,9 +100,7 @@ class Store:
             return ()
         except OSError as error:
             raise PackageError(f"the store {self.root} cannot be read: {error.strerror}") from error
-        return tuple(
-            entry.name for entry in entries if NAME.fullmatch(entry.name) and (entry / MANIFEST_FILE).is_file()
-        )
+        return tuple(entry.name for entry in entries if NAME.fullmatch(entry.name) and _may_be_package(entry))
 
     def packages(self) -> tuple[StoredPackage, ...]:
         """Every package with its manifest; one that cannot be read is listed with its problem."""
@@ -115,13 +121,13 @@ class Store:
         """
         if "/" in reference or reference in (".", ".."):
             directory = Path(reference).expanduser()
-            if not (directory / MANIFEST_FILE).is_file():
+            if not _may_be_package(directory):
                 raise PackageError(
                     f"{reference} is not a package: it has no {MANIFEST_FILE}",
                     hint="give a package's name or directory",
                 )
             return directory
-        if NAME.fullmatch(reference) and (self.root / reference / MANIFEST_FILE).is_file():
+        if NAME.fullmatch(reference) and _may_be_package(self.root / reference):
             return self._place(reference)
         raise PackageError(f"there is no package {reference[:80]!r} in the store {self.root}", hint=self._those_there())
 

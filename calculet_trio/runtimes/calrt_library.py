@@ -40,10 +40,11 @@ class CalrtError(Exception):
 
 @attrs.frozen
 class Place:
-    """A file that may be the library, and why one would think so."""
+    """A file that may be the library, why one would think so, and whether somebody has said that it is."""
 
     path: Path
     because: str
+    is_named: bool = False
 
 
 @attrs.frozen
@@ -84,10 +85,10 @@ def places(configured: Path | None, built: tuple[Path, ...], environment: Mappin
         environment: the process's.
     """
     if configured is not None:
-        yield Place(configured, "device.library")
+        yield Place(configured, "device.library", is_named=True)
         return
     if named := environment.get(ENVIRONMENT):
-        yield Place(Path(named), ENVIRONMENT)
+        yield Place(Path(named), ENVIRONMENT, is_named=True)
         return
     yield from (Place(path, "calculet-trio binding build") for path in built)
     yield from (Place(path, "a standard path") for path in STANDARD)
@@ -101,7 +102,8 @@ def load(configured: Path | None, built: tuple[Path, ...], environment: Mapping[
     """
     looked = []
     for place in places(configured, built, environment):
-        if place.path.is_file():
+        # What lies in another account's directory cannot be seen, and Path.is_file() raises there.
+        if os.access(place.path, os.F_OK) and place.path.is_file():
             return _open(place)
         looked.append(f"{place.path} ({place.because})")
     raise Unavailable(f"the runtime calrt needs {FILE}, which is not in {', '.join(looked)}", hint=BUILD_HINT)

@@ -9,6 +9,7 @@ Source: YAML 1.2.2 section 10.3; SPEC section 10.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -111,9 +112,16 @@ def read_document(path: Path) -> tuple[Document, tuple[Fault, ...]]:
     return Document(str(path), path.parent, values, reader.origins), tuple(reader.faults)
 
 
+def _unwaited(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(descriptor, True)  # who does write to it may take his time
+    return descriptor
+
+
 def _text_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        # `--config <(make it)` is a pipe, and meant; a FIFO that nobody writes to is empty, and not waited for.
+        with open(path, "rb", opener=_unwaited) as file:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise _Unreadable(f"cannot be read: {error.strerror}") from None
