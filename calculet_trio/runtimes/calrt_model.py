@@ -15,10 +15,9 @@ from typing import Final
 from calculet_trio.core.jobs import EngineId, Job, PrefillJob
 from calculet_trio.errors import PackageError
 from calculet_trio.ids import LaneId, SequenceId
-from calculet_trio.packages.calbin import Calbin, CalbinSubmodel
+from calculet_trio.packages.calbin_agreement import require_agreement
 from calculet_trio.packages.calbin_roles import role_names
 from calculet_trio.packages.manifest import Manifest
-from calculet_trio.packages.manifest_parts import Submodel
 from calculet_trio.runtimes import calrt_abi as abi
 from calculet_trio.runtimes.calrt_abi import Code
 from calculet_trio.runtimes.calrt_engine import CalrtEngine
@@ -63,7 +62,7 @@ class CalrtModel:
         self._calbin = open_calbin(library, device, shards)
         try:
             self.inspected = inspect_calbin(library, self._calbin, shards)
-            _require_agreement(manifest, self.inspected, package)
+            require_agreement(manifest, self.inspected, package)
             self._model = self._configured()
         except BaseException:
             library.calls.calbin_close(self._calbin)
@@ -140,40 +139,3 @@ def _role(manifest: Manifest, name: str) -> abi.Role:
         past_length_csr=names.past_length.encode(),
         current_length_csr=names.length.encode(),
     )
-
-
-def _require_agreement(manifest: Manifest, calbin: Calbin, package: Path) -> None:
-    """The manifest was written of this calbin, and of no other.
-
-    Raises:
-        PackageError: the first thing in which they differ.
-    """
-    found = {submodel.name: submodel for submodel in calbin.submodels}
-    for name in (manifest.roles.prefill, *manifest.roles.decode):
-        if name not in found:
-            raise PackageError(
-                f"{package}: the calbin has no submodel of the exact name {name!r}; it has {', '.join(found)}"
-            )
-        _require_submodel(manifest.submodel(name), found[name], package)
-    pairs = (
-        ("kv.max_seq", manifest.kv.max_seq, calbin.max_seq_len),
-        ("kv.lanes", manifest.kv.lanes, calbin.lanes),
-    )
-    for key, said, most in pairs:
-        if most and said > most:
-            raise PackageError(f"{package}: {key} is {said}; allowed: at most the calbin's {most}")
-    vocab_size = manifest.architecture.vocab_size
-    if calbin.vocab_size and calbin.vocab_size != vocab_size:
-        raise PackageError(
-            f"{package}: architecture.vocab_size is {vocab_size}; allowed: the calbin's, {calbin.vocab_size}"
-        )
-
-
-def _require_submodel(said: Submodel, found: CalbinSubmodel, package: Path) -> None:
-    if said.batch != found.batch:
-        raise PackageError(f"{package}: submodel {said.name!r} has batch {said.batch}; the calbin has {found.batch}")
-    tensors = {tensor.name for tensor in found.tensors}
-    missing = [tensor.name for tensor in (*said.inputs, *said.outputs) if tensor.name not in tensors]
-    missing += [csr.name for csr in said.csrs if csr.name not in {each.name for each in found.csrs}]
-    if missing:
-        raise PackageError(f"{package}: submodel {said.name!r} of the calbin has no {missing[0]!r}")

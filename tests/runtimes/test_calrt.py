@@ -181,6 +181,7 @@ def changed(package: Path, tmp_path: Path, **changes: object) -> Path:
         (lambda m: {"binary": attrs.evolve(m.binary, version="0.9")}, "never tried: .*calbin_schema 0.9"),
         (lambda m: {"kv": attrs.evolve(m.kv, max_seq=65)}, "kv.max_seq is 65; allowed: at most the calbin's 64"),
         (lambda m: {"binary": attrs.evolve(m.binary, shards=m.binary.shards[:1])}, "the calbin was refused"),
+        (lambda m: {"binary": attrs.evolve(m.binary, overridden=())}, "the known defect prefill_typed_decode, which"),
     ],
 )
 def test_a_package_that_is_not_this_boards_is_refused(
