@@ -5,6 +5,7 @@ Source: SPEC section 14; CLI.md "Commands".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ from calculet_trio.packages.signing import SigningKey
 
 if TYPE_CHECKING:
     from calculet_trio.runtimes.calrt import CalrtRuntime
+    from calculet_trio.runtimes.calrt_library import Place
     from calculet_trio.runtimes.device_model import DeviceModel
 
 BUILDS: Final = ("calrt", "emulator")
@@ -47,6 +49,17 @@ def built_libraries() -> tuple[Path, ...]:
     from calculet_trio.runtimes.calrt_library import FILE
 
     return tuple(paths.binding(kind) / "lib" / FILE for kind in BUILDS)
+
+
+def library_places(library: Path | None = None) -> tuple[Place, ...]:
+    """Where a daemon looks for the library, the likeliest first.
+
+    Args:
+        library: ``device.library``; None where it is not configured.
+    """
+    from calculet_trio.runtimes.calrt_library import places
+
+    return tuple(places(library, built_libraries(), os.environ))
 
 
 def found_library(library: Path | None = None) -> tuple[Path, bool]:

@@ -14,6 +14,7 @@ import click
 import trio
 
 from calculet_trio.cli import paths
+from calculet_trio.cli.board import LOCKS, library_places
 from calculet_trio.cli.doctor_view import print_report
 from calculet_trio.cli.exit_codes import ExitCode
 from calculet_trio.cli.state_files import histories, state_directory
@@ -23,6 +24,7 @@ from calculet_trio.core.profiles import ModelShape
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.examination import examine
 from calculet_trio.doctor.host_tree import HostTree
+from calculet_trio.doctor.native_library import LOCK, NativeLibrary
 from calculet_trio.doctor.registry import UnknownCheck, chosen
 from calculet_trio.doctor.report_json import as_object
 from calculet_trio.doctor.surroundings import Shown, Surroundings
@@ -78,7 +80,7 @@ def doctor(
     except UnknownCheck as error:
         raise click.BadParameter(str(error), param_hint="--only") from error
     tree = HostTree(root)
-    if config is None and os.access(paths.configuration(), os.F_OK):
+    if config is None and _is_there(paths.configuration()):
         config = paths.configuration()
     surroundings = _around(
         tree,
@@ -93,6 +95,15 @@ def doctor(
     else:
         print_report(report, strict=strict)
     return ExitCode.DONE if report.passes(strict=strict) else ExitCode.FAIL
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has that name, be it a link to nothing: the check `settings` says why it cannot be read."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
 
 
 def _around(
@@ -117,7 +128,26 @@ def _around(
         trust=partial(trust_of, configuration),
         histories=histories(state),
         shown=partial(_shown, configuration),
+        native_library=_native_library(configuration, tree),
+        needs_board=service.device.runtime is RuntimeKind.CALRT,
+        packages_elsewhere=_packages_elsewhere(configuration),
     )
+
+
+def _native_library(configuration: Configuration, tree: HostTree) -> NativeLibrary:
+    """Where a daemon would look; nowhere, for a host that was recorded."""
+    device = configuration.service.device
+    named = None if device.library is None else configuration.path(device.library)
+    found = library_places(named) if tree.is_live else ()
+    return NativeLibrary(found, lock=LOCK if device.path is None else LOCKS / f"{Path(device.path).name}.lock")
+
+
+def _packages_elsewhere(configuration: Configuration) -> tuple[Path, ...]:
+    """Packages that are named by their directory; the other runtimes' models are scripts and device files."""
+    if configuration.service.device.runtime not in (RuntimeKind.HOST, RuntimeKind.CALRT):
+        return ()
+    named = (served.model.package for served in configuration.served)
+    return tuple(configuration.path(package) for package in named if package is not None and "/" in package)
 
 
 def _shown(configuration: Configuration) -> Shown:

@@ -31,9 +31,11 @@ class Check:
         group: its group.
         why: why it matters, in one sentence; shown with every finding that is not ✓.
         examine: looks, and may block; it is run in a thread of its own and given up when it takes too long.
+        extra_s: what it may take beyond the bound of every check, since it waits for a process that has its own.
     """
 
     name: str
     group: Group
     why: str
     examine: Callable[[Surroundings], Finding]
+    extra_s: float = 0.0

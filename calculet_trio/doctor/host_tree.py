@@ -13,6 +13,8 @@ from typing import Final
 
 import attrs
 
+from calculet_trio.packages.regular_file import open_regular
+
 FILE_BYTES_MAX: Final = 1 << 20
 """The longest file that is looked at is ``/etc/group`` of a large site."""
 
@@ -42,7 +44,7 @@ class HostTree:
         if found is None:
             return None
         try:
-            with found.open("rb") as file:
+            with open_regular(found) as file:
                 return file.read(FILE_BYTES_MAX).decode("utf-8", "replace").strip()
         except OSError:
             return None

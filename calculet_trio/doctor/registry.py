@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from calculet_trio.doctor.board import (
+    binding,
     calrt_library,
     compatibility,
     device_holder,
@@ -18,7 +19,7 @@ from calculet_trio.doctor.board import (
 from calculet_trio.doctor.check import Check, Group
 from calculet_trio.doctor.configuration import directories, fault_history, listen, settings, timeouts
 from calculet_trio.doctor.host import account, linger, memory
-from calculet_trio.doctor.packages import digests, disk, evidence, signatures, store
+from calculet_trio.doctor.packages import calbins, digests, disk, evidence, signatures, store
 from calculet_trio.doctor.python import cpu_runtime, interpreter, libraries
 from calculet_trio.doctor.service import health, port
 
@@ -33,6 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     signatures.CHECK,
     evidence.CHECK,
     digests.CHECK,
+    calbins.CHECK,
     disk.CHECK,
     settings.CHECK,
     directories.CHECK,
@@ -46,6 +48,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     device_node.CHECK,
     device_holder.CHECK,
     calrt_library.CHECK,
+    binding.CHECK,
     compatibility.CHECK,
     port.CHECK,
     health.CHECK,

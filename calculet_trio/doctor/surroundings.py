@@ -13,7 +13,9 @@ from calculet_trio.core.evidence import Evidence
 from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.installation import Installation
-from calculet_trio.packages.store import Store
+from calculet_trio.doctor.native_library import NativeLibrary
+from calculet_trio.errors import PackageError
+from calculet_trio.packages.store import Store, StoredPackage
 from calculet_trio.packages.trust import Trust
 from calculet_trio.settings.timeout_order import TimeoutOrder
 
@@ -60,6 +62,9 @@ class Surroundings:
         trust: whose signatures count; raises where a key cannot be read.
         histories: where what is remembered of faults is kept.
         shown: what conformance runs have shown; raises where a key cannot be read.
+        native_library: the binding's library; without places where there is none to look at.
+        needs_board: whether the service is configured to serve from a board.
+        packages_elsewhere: packages that the configuration names by their directory.
         installation: the Python environment.
         free_bytes: room on the disk of a path.
     """
@@ -77,5 +82,15 @@ class Surroundings:
     trust: Callable[[], Trust]
     histories: Path
     shown: Callable[[], Shown] = Shown
+    native_library: NativeLibrary = attrs.field(factory=NativeLibrary)
+    needs_board: bool = False
+    packages_elsewhere: tuple[Path, ...] = ()
     installation: Installation = attrs.field(factory=Installation)
     free_bytes: Callable[[Path], int] = free_bytes_at
+
+    def packages(self) -> tuple[StoredPackage, ...]:
+        """Those of the store; none where it cannot be read, of which the check `store` speaks, and no other."""
+        try:
+            return self.store.packages()
+        except PackageError:
+            return ()

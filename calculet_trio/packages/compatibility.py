@@ -8,12 +8,17 @@ Source: SPEC section 14 (A §3, "a version list"; A §4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
 
-COMPONENTS: Final = ("server", "calrt", "driver", "calcore_rt", "compiler", "calbin_schema")
+BOARD: Final = "calculet"
+EMULATOR: Final = "calrt-emulator"
+"""Kinds of device that run calbins, as `DeviceInfo.kind` says them; each has rows below."""
+HOST_COMPONENTS: Final = ("server", "calrt", "driver", "calcore_rt")
+"""What is known without a package."""
+COMPONENTS: Final = (*HOST_COMPONENTS, "compiler", "calbin_schema")
 
 
 @attrs.frozen(kw_only=True)
@@ -37,9 +42,9 @@ class Tried:
     calbin_schema: str | None
     because: str
 
-    def first_difference(self, versions: Mapping[str, str]) -> str | None:
-        """The first component in which ``versions`` are others than the row's; None if there is none."""
-        for component in COMPONENTS:
+    def first_difference(self, versions: Mapping[str, str], components: Sequence[str] = COMPONENTS) -> str | None:
+        """The first of ``components`` in which ``versions`` are others than the row's; None if there is none."""
+        for component in components:
             said, found = getattr(self, component), versions.get(component, "")
             if component == "server":
                 found = ".".join(found.split(".")[:2])
@@ -50,7 +55,7 @@ class Tried:
 
 MATRIX: Final = (
     Tried(
-        board_kind="calculet",
+        board_kind=BOARD,
         server="0.1",
         calrt="0.7.6",
         driver="1.0.0",
@@ -61,7 +66,7 @@ MATRIX: Final = (
         "there, and this server has not run on it",
     ),
     Tried(
-        board_kind="calrt-emulator",
+        board_kind=EMULATOR,
         server="0.1",
         calrt="0.7.6",
         driver=None,
@@ -74,18 +79,19 @@ MATRIX: Final = (
 """Every row."""
 
 
-def untried(board_kind: str, versions: Mapping[str, str]) -> str | None:
+def untried(board_kind: str, versions: Mapping[str, str], components: Sequence[str] = COMPONENTS) -> str | None:
     """Why the combination is none of `MATRIX`; None if it is one.
 
     Args:
         board_kind: of the device.
         versions: by `COMPONENTS`; one that is missing or empty is not known.
+        components: those that are compared.
     """
     rows = [row for row in MATRIX if row.board_kind == board_kind]
-    differences = [row.first_difference(versions) for row in rows]
+    differences = [row.first_difference(versions, components) for row in rows]
     if None in differences:
         return None
-    found = ", ".join(f"{component} {versions.get(component) or 'unknown'}" for component in COMPONENTS)
+    found = ", ".join(f"{component} {versions.get(component) or 'unknown'}" for component in components)
     if not rows:
         return f"no combination of versions was ever tried on a {board_kind}: {found}"
     tried = "; ".join(

@@ -8,17 +8,14 @@ from __future__ import annotations
 import os
 from ctypes import byref, c_void_p
 from pathlib import Path
-from typing import Final
 
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.errors import Unavailable
+from calculet_trio.packages.compatibility import BOARD, EMULATOR
 from calculet_trio.runtimes import calrt_abi as abi
 from calculet_trio.runtimes.calrt_abi import Code
 from calculet_trio.runtimes.calrt_library import CalrtLibrary
 from calculet_trio.runtimes.port import DeviceInfo, DeviceStatus, MemoryUse
-
-BOARD: Final = "calculet"
-EMULATOR: Final = "calrt-emulator"
 
 
 class CalrtDevice:

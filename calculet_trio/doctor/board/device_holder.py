@@ -19,7 +19,7 @@ from calculet_trio.doctor.wording import listing
 DEVICE_PREFIX: Final = "/dev/calculet"
 
 
-def _holders(tree: HostTree) -> Iterator[tuple[str, str]]:
+def holders(tree: HostTree) -> Iterator[tuple[str, str]]:
     """Process id and name of each program that has a board's node open."""
     for process in tree.names("proc"):
         if not process.isdecimal():
@@ -29,15 +29,20 @@ def _holders(tree: HostTree) -> Iterator[tuple[str, str]]:
             yield process, tree.text(f"proc/{process}/comm") or "?"
 
 
+def is_held(tree: HostTree) -> bool:
+    """Whether a program that this account can see has the board open."""
+    return next(holders(tree), None) is not None
+
+
 def _examine(surroundings: Surroundings) -> Finding:
     tree = surroundings.tree
     if not boards_of(tree):
         return ok("no board that anybody could hold")
-    holders = list(_holders(tree))
-    if not holders:
+    found = list(holders(tree))
+    if not found:
         return ok("no program that this account can see has the board open")
-    seen = f"the board is open in {listing([f'{name} (pid {process})' for process, name in holders])}"
-    strangers = [process for process, name in holders if name != PROGRAM]
+    seen = f"the board is open in {listing([f'{name} (pid {process})' for process, name in found])}"
+    strangers = [process for process, name in found if name != PROGRAM]
     if strangers:
         return failure(seen, todo=f"end it before serving from the board: `kill {strangers[0]}`, or stop its container")
     return ok(seen)

@@ -63,7 +63,7 @@ def _examine(surroundings: Surroundings) -> Finding:
     seen = f"{amount(memory.available_bytes)} of {amount(memory.total_bytes)} available"
     needs = {
         stored.name: need_bytes(stored.manifest)
-        for stored in surroundings.store.packages()
+        for stored in surroundings.packages()
         if stored.manifest is not None and stored.manifest.target == CPU_TARGET
     }
     if not needs:

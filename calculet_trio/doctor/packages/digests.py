@@ -35,7 +35,7 @@ def _examine(surroundings: Surroundings) -> Finding:
         if time.monotonic() > ends_at:
             raise _TooLong
 
-    for stored in store.packages():
+    for stored in surroundings.packages():
         if stored.manifest is None:
             continue  # the check `store` says so
         try:

@@ -20,7 +20,7 @@ def _examine(surroundings: Surroundings) -> Finding:
         return failure(f"{seen}: nothing can be written", todo="make room there; `package list` shows what takes it")
     sizes = {
         stored.name: sum(record.size_bytes for record in stored.manifest.files.values())
-        for stored in store.packages()
+        for stored in surroundings.packages()
         if stored.manifest is not None
     }
     largest = max(sizes, key=lambda name: sizes[name], default=None)

@@ -30,7 +30,7 @@ def _examine(surroundings: Surroundings) -> Finding:
         trust = surroundings.trust()
     except ConfigurationRefused as error:
         return failure(error.message, todo=error.hint or "mend the key, or name another under trusted_keys")
-    found = [stored for stored in surroundings.store.packages() if stored.manifest is not None]
+    found = [stored for stored in surroundings.packages() if stored.manifest is not None]
     problems = [problem for stored in found if (problem := _problem(stored, trust)) is not None]
     if problems:
         return failure(
