@@ -45,6 +45,10 @@ LATER: Final = "see whether memory and processes are left on this machine, then 
 AGAIN: Final = f"build it again where the vendor's library is: {BUILD_HINT}"
 
 
+ABI_CALL: Final = "abi_version"
+"""What every version of the binding has had, and will have."""
+
+
 class Unusable(Exception):
     """A daemon could not use it.
 
@@ -131,21 +135,24 @@ class NativeLibrary:
             if os.access(place.path, os.F_OK) and place.path.is_file():
                 seen = Sighting(place=place, passed=tuple(passed))
                 try:
-                    seen = self._read(seen, place.path.absolute())
-                    return seen if self._must_rest(seen, is_held) else self._load(seen, place.path.absolute())
+                    return self._look_at(place.path.absolute(), seen, is_held)
                 except Unusable as unusable:
                     return attrs.evolve(seen, unusable=unusable)
             passed.append(f"{place.path} ({place.because}{_why_not(place.path)})")
         return Sighting(passed=tuple(passed))
 
-    def _must_rest(self, seen: Sighting, is_held: bool) -> bool:
-        return not seen.is_emulator and (is_held or is_locked(self._lock))
+    def _look_at(self, path: Path, seen: Sighting, is_held: bool) -> Sighting:
+        shim = _whole(path)
+        _require_calls(path, _absent(shim, (ABI_CALL,)))
+        seen = self._read(seen, shim)
+        if seen.is_emulator or not (is_held or is_locked(self._lock)):
+            return self._load(seen, path)
+        _require_calls(path, _absent(shim, tuple(CALLS)))
+        return seen
 
     # ---- its file, and the vendor's -----------------------------------------------------------------
 
-    def _read(self, seen: Sighting, path: Path) -> Sighting:
-        shim = _whole(path)
-        _require_calls(path, [f"calculet_{name}" for name in CALLS if not shim.mentions(f"calculet_{name}")])
+    def _read(self, seen: Sighting, shim: Elf) -> Sighting:
         wanted = next((each for each in shim.needed if each.startswith(VENDOR)), "")
         vendor = self._found(wanted, shim) if wanted else None
         if vendor is None:  # the loader knows other places, too, and will say where there is none
@@ -176,9 +183,9 @@ class NativeLibrary:
             answer = self._asked(path, "")
         if "error" in answer:
             raise Unusable(f"{path} cannot be loaded: {answer['error']}")
-        _require_calls(path, answer["missing"])
-        if answer["abi"] != ABI_VERSION:
+        if answer.get("abi", ABI_VERSION) != ABI_VERSION:  # first: another ABI has other calls
             raise Unusable(f"{path} has ABI {answer['abi']}; this version speaks {ABI_VERSION}")
+        _require_calls(path, answer["missing"])
         vendor = seen.vendor if answer["vendor"] is None else Path(answer["vendor"])
         return attrs.evolve(
             seen,
@@ -225,6 +232,10 @@ def _whole(path: Path) -> Elf:
         raise Unusable(
             f"{path} cannot be read: {error.strerror}", f"make it readable for the account that serves, or {AGAIN}"
         ) from None
+
+
+def _absent(shim: Elf, names: tuple[str, ...]) -> list[str]:
+    return [f"calculet_{name}" for name in names if not shim.mentions(f"calculet_{name}")]
 
 
 def _require_calls(path: Path, missing: list[str]) -> None:

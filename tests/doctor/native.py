@@ -12,7 +12,7 @@ import pytest
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.native_library import NativeLibrary
 from calculet_trio.doctor.surroundings import Surroundings
-from calculet_trio.runtimes.calrt_abi import CALLS
+from calculet_trio.runtimes.calrt_abi import ABI_VERSION, CALLS
 from calculet_trio.runtimes.calrt_library import FILE, Place
 from tests.doctor.recorded import surroundings
 from tests.emulator import emulator_library
@@ -49,7 +49,7 @@ def replaced(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(content.replace(old, new))
 
 
-def compiled(place: Path, source: str, *arguments: str, abi: int = 1, name: str = FILE) -> Path:
+def compiled(place: Path, source: str, *arguments: str, abi: int = ABI_VERSION, name: str = FILE) -> Path:
     """A library with every call of the binding, which answers ``abi`` to each, and ``source``."""
     compiler = shutil.which("cc")
     if compiler is None:

@@ -17,6 +17,7 @@ from calculet_trio.doctor.account import Account
 from calculet_trio.doctor.finding import Finding, Mark
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.native_library import NativeLibrary, is_locked
+from calculet_trio.runtimes.calrt_abi import ABI_VERSION
 from calculet_trio.runtimes.calrt_library import FILE, Place
 from tests.doctor.native import (
     AARCH64,
@@ -50,7 +51,13 @@ def found(library: Path, place: Path, *, process_s: float | None = None) -> Find
 def test_the_emulator_is_named_with_both_libraries_their_versions_and_that_it_counts_for_no_board(
     library: Path, tmp_path: Path
 ) -> None:
-    parts = (f"{library} (a test)", "ABI 1", str(library.parent / VENDOR), "CalRT 0.7.6", "CalcoreRT emulated")
+    parts = (
+        f"{library} (a test)",
+        f"ABI {ABI_VERSION}",
+        str(library.parent / VENDOR),
+        "CalRT 0.7.6",
+        "CalcoreRT emulated",
+    )
     assert_found("binding", around(library, tmp_path), Mark.OK, *parts, "calrt-emulator", "counts for no board")
 
 
@@ -76,7 +83,7 @@ def test_a_path_that_is_no_utf_8(library: Path, tmp_path: Path) -> None:
         library.parent.rename(place)
     except OSError:
         pytest.skip("this file system takes UTF-8 alone")
-    assert_found("binding", around(place / FILE, tmp_path), Mark.OK, "ABI 1", "calrt-emulator")
+    assert_found("binding", around(place / FILE, tmp_path), Mark.OK, f"ABI {ABI_VERSION}", "calrt-emulator")
 
 
 def test_faults_that_are_planned_for_the_daemon_do_not_reach_the_look(
@@ -204,9 +211,16 @@ def test_a_vendors_library_of_another_version_is_no_combination_that_was_seen(tm
     assert_found("compatibility", surrounded, Mark.WARNING, "never tried", "calrt 0.7.5", "(tried was calrt 0.7.6)")
 
 
-def test_a_missing_call_is_named(library: Path, tmp_path: Path) -> None:
+def test_a_missing_call_is_named(tmp_path: Path) -> None:
+    library = compiled(tmp_path / "lib", "")
     replaced(library, b"\0calculet_widen\0", b"\0calculet_wide_\0")
     assert_found("binding", around(library, tmp_path), Mark.FAILURE, "is not the binding", "it has no calculet_widen")
+
+
+def test_without_a_word_on_its_abi_it_is_another_library_and_is_not_loaded(tmp_path: Path) -> None:
+    library = constructed(tmp_path / "lib", "abort();")
+    replaced(library, b"\0calculet_abi_version\0", b"\0calculet_abi_versioN\0")
+    assert_found("binding", around(library, tmp_path), Mark.FAILURE, "it has no calculet_abi_version")
 
 
 def test_a_call_that_is_mentioned_and_not_defined_is_missing_too(tmp_path: Path) -> None:
@@ -217,9 +231,12 @@ def test_a_call_that_is_mentioned_and_not_defined_is_missing_too(tmp_path: Path)
     assert_found("binding", around(library, tmp_path), Mark.FAILURE, "it has no calculet_widen")
 
 
-def test_another_abi(tmp_path: Path) -> None:
+def test_another_abi_is_said_before_the_calls_that_it_lacks(tmp_path: Path) -> None:
     library = compiled(tmp_path / "lib", "", abi=7)
-    assert_found("binding", around(library, tmp_path), Mark.FAILURE, f"{library} has ABI 7; this version speaks 1")
+    replaced(library, b"\0calculet_widen\0", b"\0calculet_wide_\0")
+    assert_found(
+        "binding", around(library, tmp_path), Mark.FAILURE, f"{library} has ABI 7; this version speaks {ABI_VERSION}"
+    )
 
 
 # ---- strange habits -------------------------------------------------------------------------------------
@@ -290,7 +307,7 @@ def test_a_process_that_nobody_waits_for_any_more_ends_by_itself(tmp_path: Path)
 
 def test_what_a_library_prints_goes_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     body = 'for (int i = 0; i < 100000; ++i) { puts("noise"); fputs("noise", stderr); }'
-    assert_found("binding", around(constructed(tmp_path / "lib", body), tmp_path), Mark.OK, "ABI 1")
+    assert_found("binding", around(constructed(tmp_path / "lib", body), tmp_path), Mark.OK, f"ABI {ABI_VERSION}")
     assert capfd.readouterr() == ("", "")
 
 
