@@ -15,7 +15,7 @@ from calculet_trio.doctor.surroundings import Surroundings
 
 CHECK_S: Final = 1.5
 """What one check may take, unless it says more. All run at once, so the report is there within three seconds of the
-command, or ten where a library that is loaded to be looked at hangs."""
+command, or a dozen where a library that is loaded to be looked at hangs."""
 DEFECT_TODO: Final = "this is a defect of the check, not of what it looks at: report it with this line"
 
 

@@ -54,15 +54,16 @@ def look_at(path: str, lock: str) -> dict[str, Any]:
         lock: a file that the emulator may lock; empty where none could be made.
     """
     try:
-        library = ctypes.CDLL(path)
+        library = abi.load(ctypes.CDLL, path)
     except OSError as error:
         return {"error": str(error)}
+    calls = [f"calculet_{name}" for name in abi.CALLS]
     seen: dict[str, Any] = {
-        "missing": [f"calculet_{name}" for name in abi.CALLS if not hasattr(library, f"calculet_{name}")],
-        "is_emulator": hasattr(library, abi.MARKER),
+        "missing": [call for call in calls if not abi.has(library, call)],
+        "is_emulator": abi.has(library, abi.MARKER),
         "vendor": _vendor_file(),
     }
-    if hasattr(library, "calculet_abi_version"):
+    if abi.has(library, "calculet_abi_version"):
         library.calculet_abi_version.restype = ctypes.c_uint32
         seen["abi"] = library.calculet_abi_version()
     if lock and seen["is_emulator"] and not seen["missing"] and seen["abi"] == abi.ABI_VERSION:

@@ -32,7 +32,7 @@ from calculet_trio.packages.regular_file import open_regular
 from calculet_trio.runtimes.calrt_abi import ABI_VERSION, CALLS, MARKER
 from calculet_trio.runtimes.calrt_library import BUILD_HINT, Place
 
-PROCESS_S: Final = 3.0
+PROCESS_S: Final = 5.0
 """To start Python and to load a library take some 0.1 s together on an idle machine."""
 LOCK: Final = Path("/run/lock/calculet0.lock")
 """The binding's own, where no device file is configured."""

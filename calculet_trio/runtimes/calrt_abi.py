@@ -31,7 +31,7 @@ from ctypes import (
 )
 from ctypes import c_void_p as handle
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -324,13 +324,45 @@ CALLS: Final[Mapping[str, Call]] = {
 """Every function of the header, without its ``calculet_``."""
 
 
+L = TypeVar("L", bound=ctypes.CDLL)
+
+
+def load(kind: type[L], path: str) -> L:
+    """The library, by `ctypes.CDLL` or `ctypes.PyDLL`.
+
+    Raises:
+        OSError: it cannot be loaded; the loader's words.
+    """
+    try:
+        return kind(path)
+    except UnicodeDecodeError as error:  # the loader quotes the file, or its path, whose bytes need be no text
+        raise OSError(error.object.decode("utf-8", "replace")) from None
+
+
+def symbol(library: ctypes.CDLL, name: str) -> Any:
+    """What the library, or one that it is linked with, calls so; raises `AttributeError` if none does."""
+    try:
+        return getattr(library, name)
+    except UnicodeDecodeError as error:
+        raise AttributeError(error.object.decode("utf-8", "replace")) from None
+
+
+def has(library: ctypes.CDLL, name: str) -> bool:
+    """Whether `symbol` would find it."""
+    try:
+        symbol(library, name)
+    except AttributeError:
+        return False
+    return True
+
+
 def version_of(path: str) -> int:
     """The ABI of a library, which may lack calls of this one; `AttributeError` where it says none.
 
     Raises:
         OSError: it cannot be loaded.
     """
-    return int(ctypes.PyDLL(path).calculet_abi_version())
+    return int(symbol(load(ctypes.PyDLL, path), "calculet_abi_version")())
 
 
 def bind(path: str) -> Any:
@@ -343,11 +375,11 @@ def bind(path: str) -> Any:
     class Library:
         pass
 
-    free, held = ctypes.CDLL(path), ctypes.PyDLL(path)
+    free, held = load(ctypes.CDLL, path), load(ctypes.PyDLL, path)
     library: Any = Library()
     for name, call in CALLS.items():
-        function = getattr(free if call.blocks else held, f"calculet_{name}")
+        function = symbol(free if call.blocks else held, f"calculet_{name}")
         function.argtypes, function.restype = call.takes, call.returns
         setattr(library, name, function)
-    library.is_emulator = hasattr(held, MARKER)  # dlsym looks into what the library is linked with, too
+    library.is_emulator = has(held, MARKER)  # dlsym looks into what the library is linked with, too
     return library

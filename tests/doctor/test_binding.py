@@ -239,6 +239,22 @@ def test_another_abi_is_said_before_the_calls_that_it_lacks(tmp_path: Path) -> N
     )
 
 
+def test_a_name_in_it_that_is_no_text_is_an_error_of_the_loader(library: Path, tmp_path: Path) -> None:
+    replaced(library, b"GLIBCXX_3.4\0", b"GLIBCXX_3.\xff\0")
+    assert_found("binding", around(library, tmp_path), Mark.FAILURE, "cannot be loaded", "GLIBCXX_3.\ufffd")
+
+
+def test_a_missing_call_at_a_path_that_is_no_text(tmp_path: Path) -> None:
+    library = compiled(tmp_path / "lib", "")
+    replaced(library, b"\0calculet_widen\0", b"\0calculet_wide_\0")
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
+    try:
+        library.parent.rename(place)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    assert_found("binding", around(place / FILE, tmp_path), Mark.FAILURE, "it has no calculet_widen")
+
+
 # ---- strange habits -------------------------------------------------------------------------------------
 
 

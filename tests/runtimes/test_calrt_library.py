@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,6 +50,19 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("not ELF")
     with pytest.raises(Unavailable, match=r"text\.so \(device\.library\) cannot be loaded"):
         load(tmp_path / "text.so", ())
+
+
+def test_the_loaders_words_and_a_path_need_be_no_text(tmp_path: Path) -> None:
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    (place / "text.so").write_text("not ELF")
+    with pytest.raises(Unavailable, match="cannot be loaded"):
+        load(place / "text.so", ())
+    with pytest.raises(Unavailable, match="is not the binding"):
+        load(compiled(place, "int strange(void) { return 1; }\n"), ())
 
 
 def test_another_library_is_refused_by_the_call_it_lacks(tmp_path: Path) -> None:
