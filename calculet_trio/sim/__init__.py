@@ -2,8 +2,8 @@
 
 How fast it is is asked where that is hardest: the reference board, one lane a batch, more clients than it can serve.
 A job, with its token, takes the board 25 ms there, and the processor 2.4 to 2.8 yardsticks (`tools/bench_sim --seconds
-600`; a yardstick is a fixed piece of plain Python): 190 × real time where a yardstick takes 50 µs, and 100 × wherever it
-takes less than about 90 µs. A day in one sitting, with everything checked, is `simulate --seed 1 --hours 24 --faults
+600`; a yardstick is a fixed piece of plain Python): 190 × real time where a yardstick takes 50 µs, and 100 × wherever
+it takes less than about 90 µs. A day in one sitting, with everything checked, is `simulate --seed 1 --hours 24 --faults
 none --profiles 1 --load 1.2`: 11.6 million events and effects in 21 minutes, on two cores that other work kept busy.
 
 What the time goes to (`tools/bench_sim --profile --seconds 200`; own time of functions, built-ins counted with their
