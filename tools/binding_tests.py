@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "binding"
 BUILD = ROOT / "build" / "binding-tests"
 JOBS = 2
 """At once: a compiler of C++ takes some 300 MB."""
@@ -35,15 +36,30 @@ def main() -> int:
         print(f"binding/ is not tested: apt install {' '.join(missing)}", flush=True)
         return 1 if os.environ.get("CI") and os.geteuid() == 0 else 0
     began = time.monotonic()
-    configure = ["cmake", "-S", ROOT / "binding", "-B", BUILD, "-DCALCULET_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug"]
-    configure.append("-DCMAKE_CXX_FLAGS_DEBUG=-g1")  # lines in a sanitizer's report, and no more: it halves the files
-    if not ran(configure, BUILD_S) or not ran(["cmake", "--build", BUILD, "--parallel", str(JOBS)], BUILD_S):
+    if not build("-DCALCULET_TESTS=ON"):
         return 1
     built = time.monotonic()
     tests = ["ctest", "--test-dir", BUILD, "--parallel", str(JOBS), "--output-on-failure", *sys.argv[1:]]
     passed = ran(tests, CTEST_S, show_last=True)
     print(f"built in {built - began:.0f} s, tested in {time.monotonic() - built:.0f} s", flush=True)
     return 0 if passed else 1
+
+
+def build(*options: str, source: Path = SOURCE, place: Path = BUILD, targets: tuple[str, ...] = ()) -> bool:
+    """Whether cmake configured and compiled; what it said is shown where it did not.
+
+    Args:
+        options: of configuring, beside those that all builds share.
+        source: the directory ``binding``.
+        place: where the build stays.
+        targets: what is compiled; nothing for everything.
+    """
+    configure = ["cmake", "-S", source, "-B", place, "-DCMAKE_BUILD_TYPE=Debug", *options]
+    configure.append("-DCMAKE_CXX_FLAGS_DEBUG=-g1")  # lines in a sanitizer's report, and no more: it halves the files
+    compiling = ["cmake", "--build", place, "--parallel", str(JOBS)]
+    if targets:
+        compiling += ["--target", *targets]
+    return ran(configure, BUILD_S) and ran(compiling, BUILD_S)
 
 
 def ran(command: list[str | Path], timeout_s: float, *, show_last: bool = False) -> bool:

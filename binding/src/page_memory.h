@@ -6,6 +6,10 @@
 #include <memory>
 #include <new>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace calculet {
 
 class PageMemory {
@@ -17,6 +21,9 @@ class PageMemory {
         memory_.reset(std::aligned_alloc(kPageBytes, whole));
         if (!memory_) throw std::bad_alloc();
         std::memset(memory_.get(), 0, whole);
+#ifdef __SANITIZE_ADDRESS__  // what is past the tensor is nobody's, though the last page goes on
+        __asan_poison_memory_region(as<char>() + bytes, whole - bytes);
+#endif
     }
 
     template <typename Element>
