@@ -36,9 +36,11 @@ class DaemonProcess:
     Args:
         script: what the scripted runtime says; None for a package.
         board: an emulated board's numbers, ``calculet-device/v1``.
-        package: the name or path of a package, for the CPU runtime.
+        package: the name or path of a package, for the CPU runtime unless ``device`` names another.
+        device: keys of the section ``device`` that are to differ from their defaults.
         scheduler: keys of ``calculet-scheduler/v1`` that are to differ from their defaults.
         command: what is started, before the configuration's path.
+        environment: what differs in it from this process's.
     """
 
     def __init__(
@@ -47,14 +49,18 @@ class DaemonProcess:
         *,
         board: dict[str, Any] | None = None,
         package: str | None = None,
+        device: dict[str, Any] | None = None,
         scheduler: dict[str, Any] | None = None,
         command: list[str] = SERVE,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self._script = script
         self._board = board
         self._package = package
+        self._device = device or {}
         self._scheduler = {"schema": "calculet-scheduler/v1", **(scheduler or {})}
         self._command = command
+        self._environment = environment or {}
         self.port = 0
 
     def __enter__(self) -> DaemonProcess:
@@ -68,7 +74,7 @@ class DaemonProcess:
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
         )
         try:
             self.port = self._read_port()
@@ -112,8 +118,8 @@ class DaemonProcess:
         service = {
             "schema": "calculet-service/v1",
             "listen": {"port": 0},
-            "device": device,
-            "admin_socket": str(self._directory / "admin.sock"),
+            "device": {**device, **self._device},
+            "admin_socket": str(self.admin_socket),
             "models": [model],
         }
         return self._write("service.yaml", service)
@@ -122,6 +128,10 @@ class DaemonProcess:
         path = self._directory / name
         path.write_text(yaml.safe_dump(document))
         return path
+
+    @property
+    def admin_socket(self) -> Path:
+        return self._directory / "admin.sock"
 
     @property
     def _control(self) -> Path:
