@@ -58,6 +58,10 @@ class NoElf(Exception):
     """The file cannot be a library for this machine; the text says why, after the file's name."""
 
 
+class OtherMachine(NoElf):
+    """It is a library, for a machine that is not this one: where the loader searches, it passes that over."""
+
+
 @attrs.frozen(kw_only=True)
 class Elf:
     """A shared library, as its headers have it.
@@ -113,7 +117,7 @@ def _header(data: bytes, size_bytes: int) -> tuple[int, ...]:
     if data[4] != WIDE or data[5] != LITTLE:
         width = {1: "32 bit", 2: "64 bit"}.get(data[4], "of no known width")
         order = {1: "little-endian", 2: "big-endian"}.get(data[5], "of no known byte order")
-        raise NoElf(f"is for another machine: {width}, {order}; this program needs 64 bit, little-endian")
+        raise OtherMachine(f"is for another machine: {width}, {order}; this program needs 64 bit, little-endian")
     return HEADER.unpack(data)
 
 
@@ -125,7 +129,7 @@ def _require_own(machine: int) -> None:
     except (OSError, struct.error):  # no /proc: the loader will say it in its own words
         return
     if machine != own:
-        raise NoElf(f"is for another machine: {_machine(machine)}; this program runs on {_machine(own)}")
+        raise OtherMachine(f"is for another machine: {_machine(machine)}; this program runs on {_machine(own)}")
 
 
 def _machine(number: int) -> str:

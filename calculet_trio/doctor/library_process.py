@@ -36,8 +36,10 @@ def main() -> None:
     # The default action of an alarm ends the process, wherever in foreign code it is; nobody has to be there to do it.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+    for limit, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, DATA_BYTES_MAX)):
+        hard = resource.getrlimit(limit)[1]  # who has less already keeps that
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (bound, bound))
     answer = os.dup(1)  # what a constructor prints goes nowhere
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -72,8 +74,11 @@ def look_at(path: str, lock: str) -> dict[str, Any]:
 
 
 def _vendor_file() -> str | None:
-    """The file of the vendor's library that the loader has taken."""
-    lines = os.fsdecode(ADDRESSES.read_bytes()).splitlines()
+    """The file of the vendor's library that the loader has taken; None where that cannot be seen."""
+    try:
+        lines = os.fsdecode(ADDRESSES.read_bytes()).splitlines()
+    except OSError:  # no /proc is mounted
+        return None
     files = (line.split(maxsplit=5)[5] for line in lines if "/" in line)
     return next((file for file in files if os.path.basename(file).startswith(VENDOR)), None)  # noqa: PTH119
 

@@ -25,7 +25,7 @@ import attrs
 
 from calculet_trio.doctor import library_process
 from calculet_trio.doctor.bounded_process import one_line
-from calculet_trio.doctor.elf import Elf, NoElf, read_library
+from calculet_trio.doctor.elf import Elf, NoElf, OtherMachine, read_library
 from calculet_trio.doctor.library_process import BEGUN
 from calculet_trio.doctor.wording import listing
 from calculet_trio.packages.regular_file import open_regular
@@ -40,7 +40,6 @@ RECORD_LOCK: Final = struct.Struct("hhqqi4x")
 """``struct flock`` of a 64-bit Linux, as ``F_GETLK`` takes and gives it."""
 VENDOR: Final = "libcalrt"
 VERSION: Final = re.compile(r"\.so\.(\d+\.\d+\.\d+)\Z")
-EMULATOR_VARIABLES: Final = "CALRT_EMULATOR_"
 LATER: Final = "see whether memory and processes are left on this machine, then call the doctor again"
 AGAIN: Final = f"build it again where the vendor's library is: {BUILD_HINT}"
 
@@ -171,7 +170,8 @@ class NativeLibrary:
         """The vendor's library where the loader looks first: its variable, then what the shim itself says."""
         named = (Path(each) for each in self._environment.get("LD_LIBRARY_PATH", "").split(":") if each)
         files = (directory / wanted for directory in (*named, *shim.search))
-        return next((file for file in files if os.access(file, os.F_OK)), None)
+        there = [file for file in files if os.access(file, os.F_OK)]
+        return next((file for file in there if not _is_of_other_machine(file)), there[0] if there else None)
 
     # ---- in a process of its own --------------------------------------------------------------------
 
@@ -196,13 +196,10 @@ class NativeLibrary:
         )
 
     def _asked(self, path: Path, lock: str) -> dict[str, Any]:
-        environment = {
-            name: value for name, value in self._environment.items() if not name.startswith(EMULATOR_VARIABLES)
-        }
         alarm_s = int(self._process_s) + 2  # should this process be gone by then
         command = [sys.executable, "-P", "-m", library_process.__name__, str(path), lock, str(alarm_s)]
         try:
-            ended = one_line(command, environment, self._process_s)
+            ended = one_line(command, self._environment, self._process_s)
         except (OSError, ValueError) as error:
             raise Unusable(f"no process could be started to load {path}: {error}", LATER) from None
         if not ended.said.startswith(BEGUN):
@@ -221,6 +218,16 @@ def _answer(said: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(answer, dict) or not ("error" in answer or answer.keys() >= {"missing", "is_emulator", "vendor"}):
         raise Unusable(f"{path} meddles with the process that loads it, which answers {said[:40]!r}")
     return answer
+
+
+def _is_of_other_machine(path: Path) -> bool:
+    try:
+        read_library(path)
+    except OtherMachine:
+        return True
+    except (OSError, NoElf):
+        return False
+    return False
 
 
 def _whole(path: Path) -> Elf:

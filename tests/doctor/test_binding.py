@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import select
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import attrs
 import pytest
 
 from calculet_trio.doctor.account import Account
+from calculet_trio.doctor.board import binding, compatibility
+from calculet_trio.doctor.board.pci import PciDevice
+from calculet_trio.doctor.elf import HEADER, SEGMENT
 from calculet_trio.doctor.finding import Finding, Mark
 from calculet_trio.doctor.host_tree import HostTree
 from calculet_trio.doctor.native_library import NativeLibrary, is_locked
@@ -32,7 +33,9 @@ from tests.doctor.native import (
 )
 from tests.doctor.recorded import assert_found, copy_of, found_by, surroundings
 
-HANG_S = 1.0
+SECTIONS_AT = 40
+SECTION_COUNT_AT = 60
+"""``e_shoff`` and ``e_shnum``."""
 OTHER = "libcalrt-linux-x86_64.so.0.7.5"
 
 
@@ -41,8 +44,8 @@ def library(tmp_path: Path) -> Path:
     return copy_of_emulator(tmp_path / "lib")
 
 
-def found(library: Path, place: Path, *, process_s: float | None = None) -> Finding:
-    return found_by("binding", around(library, place, **({} if process_s is None else {"process_s": process_s})))
+def found(library: Path, place: Path) -> Finding:
+    return found_by("binding", around(library, place))
 
 
 # ---- as it should be ------------------------------------------------------------------------------------
@@ -84,13 +87,6 @@ def test_a_path_that_is_no_utf_8(library: Path, tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system takes UTF-8 alone")
     assert_found("binding", around(place / FILE, tmp_path), Mark.OK, f"ABI {ABI_VERSION}", "calrt-emulator")
-
-
-def test_faults_that_are_planned_for_the_daemon_do_not_reach_the_look(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALRT_EMULATOR_FAULTS", "no such fault at all")
-    assert found(library, tmp_path).mark is Mark.OK
 
 
 # ---- none, or not where one thinks ----------------------------------------------------------------------
@@ -165,6 +161,25 @@ def test_a_hole_in_the_middle_is_a_death_that_is_told(library: Path, tmp_path: P
     assert str(library.parent) in finding.seen
 
 
+def end_of_segments(path: Path) -> int:
+    """Where the last byte that is loaded ends."""
+    content = path.read_bytes()
+    header = HEADER.unpack_from(content)
+    at, count = header[5], header[10]
+    segments = SEGMENT.iter_unpack(content[at : at + count * SEGMENT.size])
+    return max(segment[2] + segment[5] for segment in segments)
+
+
+@pytest.mark.parametrize("broken", [FILE, VENDOR])
+def test_a_library_without_sections_that_is_cut_short(library: Path, tmp_path: Path, broken: str) -> None:
+    path = library.parent / broken
+    patched(path, SECTIONS_AT, bytes(8))
+    patched(path, SECTION_COUNT_AT, bytes(2))
+    assert found(library, tmp_path).mark is Mark.OK, "what is loaded needs none"
+    os.truncate(path, end_of_segments(path) - 1)
+    assert_found("binding", around(library, tmp_path), Mark.FAILURE, f"{path} is cut short")
+
+
 def test_text_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("not ELF")
     assert_found("binding", around(tmp_path / "text.so", tmp_path), Mark.FAILURE, "is not an ELF file", "a test")
@@ -175,6 +190,17 @@ def test_a_program_is_no_library_and_a_32_bit_one_neither(library: Path, tmp_pat
     assert "not a shared library" in found(library, tmp_path).seen
     patched(library, 4, b"\x01")
     assert "is for another machine: 32 bit, little-endian" in found(library, tmp_path).seen
+
+
+def test_the_loader_passes_over_what_is_of_another_machine_where_it_searches(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = copy_of_emulator(tmp_path / "other").parent
+    patched(other / VENDOR, MACHINE_AT, bytes([AARCH64]))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(other))
+    assert_found("binding", around(library, tmp_path), Mark.OK, f"with {library.parent / VENDOR}")
+    shutil.copyfile(library.parent / VENDOR, other / VENDOR)
+    assert_found("binding", around(library, tmp_path), Mark.OK, f"with {other / VENDOR}")
 
 
 def test_without_the_vendors_library_the_loader_says_which_is_missing(library: Path, tmp_path: Path) -> None:
@@ -255,83 +281,6 @@ def test_a_missing_call_at_a_path_that_is_no_text(tmp_path: Path) -> None:
     assert_found("binding", around(place / FILE, tmp_path), Mark.FAILURE, "it has no calculet_widen")
 
 
-# ---- strange habits -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("abort();", "died of SIGABRT"),
-        ("*(volatile int *)0 = 1;", "died of SIGSEGV"),
-        ("exit(0);", "ended with exit code 0"),
-        ("_exit(42);", "ended with exit code 42"),
-        ("kill(getpid(), SIGKILL);", "died of SIGKILL"),
-        ('for (int fd = 3; fd < 64; ++fd) { (void)!write(fd, "{}\\n", 3); }', "meddles"),
-        ('for (int fd = 3; fd < 64; ++fd) { (void)!write(fd, "[1]\\n", 4); }', "meddles"),
-        ("for (int fd = 3; fd < 64; ++fd) close(fd);", "ended with exit code 1"),
-    ],
-)
-def test_what_a_library_does_to_its_process_it_does_not_do_to_the_doctor(tmp_path: Path, body: str, said: str) -> None:
-    library = constructed(tmp_path / "lib", body)
-    assert_found("binding", around(library, tmp_path), Mark.FAILURE, said)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "for (;;) pause();",
-        "sigset_t all; sigfillset(&all); sigprocmask(SIG_BLOCK, &all, 0); for (;;) { }",
-        "if (fork() == 0) for (;;) pause(); for (;;) pause();",
-        "if (fork() != 0) _exit(0); for (;;) pause();",
-    ],
-)
-def test_a_library_that_hangs_is_given_up_and_killed_with_all_that_it_started(tmp_path: Path, body: str) -> None:
-    mark = tmp_path / "pids"
-    note = f'FILE *f = fopen("{mark}", "a"); fprintf(f, "%d\\n", getpgrp()); fclose(f);'
-    library = constructed(tmp_path / "lib", f"{note} {body}")
-    finding = found(library, tmp_path, process_s=HANG_S)
-    assert finding.mark is Mark.FAILURE
-    assert "did not end within 1 s" in finding.seen
-    if mark.exists():  # on a busy machine it may not have come so far
-        for group in {int(line) for line in mark.read_text().split()}:
-            assert_gone(group)
-
-
-def assert_gone(group: int) -> None:
-    """Killed is not yet buried; whose parent is gone is buried by somebody else."""
-    ends_at = time.monotonic() + 30
-    while time.monotonic() < ends_at:
-        if not [each for each in Path("/proc").iterdir() if each.name.isdecimal() and _lives_in(each, group)]:
-            return
-        select.select([], [], [], 0.01)
-    pytest.fail(f"the process group {group} lives on")
-
-
-def _lives_in(process: Path, group: int) -> bool:
-    try:
-        fields = (process / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(fields[2]) == group and fields[0] != "Z"
-
-
-def test_a_process_that_nobody_waits_for_any_more_ends_by_itself(tmp_path: Path) -> None:
-    library = constructed(tmp_path / "lib", "for (;;) pause();")
-    command = [sys.executable, "-P", "-m", "calculet_trio.doctor.library_process", str(library), "", "1"]
-    assert subprocess.run(command, timeout=60, check=False).returncode == -14, "SIGALRM"
-
-
-def test_what_a_library_prints_goes_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    body = 'for (int i = 0; i < 100000; ++i) { puts("noise"); fputs("noise", stderr); }'
-    assert_found("binding", around(constructed(tmp_path / "lib", body), tmp_path), Mark.OK, f"ABI {ABI_VERSION}")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_library_that_takes_memory_without_end_gets_a_gigabyte(tmp_path: Path) -> None:
-    body = "for (;;) { char *p = malloc(1 << 24); if (!p) _exit(77); memset(p, 1, 1 << 24); }"
-    assert_found("binding", around(constructed(tmp_path / "lib", body), tmp_path), Mark.FAILURE, "exit code 77")
-
-
 # ---- a board that somebody holds ------------------------------------------------------------------------
 
 
@@ -359,16 +308,52 @@ def test_a_vendors_library_is_not_loaded_while_the_board_is_held_and_the_lock_st
     assert_found("binding", around(library, tmp_path), Mark.FAILURE, "SIGABRT")
 
 
-def test_the_emulator_is_loaded_beside_a_daemon_that_holds_the_lock(library: Path, tmp_path: Path) -> None:
-    with (tmp_path / "board.lock").open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        assert found(library, tmp_path).mark is Mark.OK
+def test_the_emulator_is_loaded_beside_a_process_that_holds_the_lock(library: Path, tmp_path: Path) -> None:
+    lock = tmp_path / "board.lock"
+    command = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert_found("binding", around(library, tmp_path), Mark.OK, f"ABI {ABI_VERSION}", "CalcoreRT emulated")
+        assert is_locked(lock)
+        holder.communicate()
 
 
 def test_a_lock_that_is_no_file_may_be_held_and_none_is_not(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert is_locked(tmp_path / "fifo")
     assert not is_locked(tmp_path / "none")
+
+
+# ---- a board ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board on this machine's bus, as far as these checks look."""
+    for module in (binding, compatibility):
+        monkeypatch.setattr(module, "boards_of", lambda _tree: [PciDevice("0000:01:00.0", "0xc001")])
+
+
+@pytest.mark.usefixtures("board")
+def test_an_emulator_beside_a_board_is_a_warning(library: Path, tmp_path: Path) -> None:
+    assert_found("binding", around(library, tmp_path), Mark.WARNING, "a board is there", "its emulator")
+
+
+@pytest.mark.usefixtures("board")
+def test_a_board_without_a_library_is_a_warning_where_the_cpu_serves(tmp_path: Path) -> None:
+    native = NativeLibrary((Place(tmp_path / "none.so", "a standard path"),))
+    assert_found("binding", surroundings(HostTree(), tmp_path, native_library=native), Mark.WARNING, "there is no")
+
+
+@pytest.mark.usefixtures("board")
+def test_a_boards_versions_are_its_drivers_and_those_of_the_library_that_would_be_loaded(tmp_path: Path) -> None:
+    place = tmp_path / "lib"
+    vendor = compiled(place, "", f"-Wl,-soname,{OTHER}", name=OTHER)
+    library = compiled(place, "", "-Wl,--no-as-needed", str(vendor), "-Wl,-rpath,$ORIGIN")
+    surrounded = around(library, tmp_path)
+    assert_found("binding", surrounded, Mark.OK, "CalRT 0.7.5", "CalcoreRT is known once it is opened")
+    assert_found("compatibility", surrounded, Mark.WARNING, "server ", "calrt 0.7.5, driver unknown", "never tried")
 
 
 # ---- an account that may not ----------------------------------------------------------------------------
