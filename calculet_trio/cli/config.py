@@ -53,10 +53,10 @@ def check(files: tuple[Path, ...], as_json: bool) -> ExitCode:
     """
     if len(files) > FILES_MAX:
         raise click.UsageError(f"{len(files)} files; at most {FILES_MAX}")
-    if not files and not paths.configuration().exists():
+    own = None if files else paths.configuration_there()
+    if not files and own is None:
         click.echo(f"there is no {paths.configuration()}: the defaults hold", err=True)
-    checked = files or tuple(path for path in (paths.configuration(),) if path.exists())
-    faults = {str(file): check_file(file) for file in checked}
+    faults = {str(file): check_file(file) for file in files or filter(None, [own])}
     print_faults(faults, as_json=as_json)
     return ExitCode.REFUSED if any(faults.values()) else ExitCode.DONE
 

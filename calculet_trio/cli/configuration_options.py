@@ -182,8 +182,7 @@ def _read(config: Path | None, model: str | None, given: Mapping[str, Any]) -> C
     """
     if given["--script"] is not None and model is not None:
         raise click.UsageError("--model and --script both say what is served; leave one of the two out")
-    if config is None and paths.configuration().exists():
-        config = paths.configuration()
+    config = config or paths.configuration_there()
     overrides = [
         Override(flag.schema, flag.path, flag.written(given[flag.name]), flag.name)
         for flag in FLAGS

@@ -17,8 +17,7 @@ RUNTIMES: Final = ("host", "emulated", "calrt")
 
 def configuration_of(config: Path | None, *, runtime: str, package: str | None, device: Path | None) -> Configuration:
     """The configuration that a command of this group is about."""
-    if config is None and paths.configuration().exists():
-        config = paths.configuration()
+    config = config or paths.configuration_there()
     if device is not None and runtime != "emulated":
         raise click.UsageError("--device goes with --runtime emulated")
     overrides = [Override(SERVICE, ("device", "runtime"), runtime, "--runtime")]

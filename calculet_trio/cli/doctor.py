@@ -80,8 +80,7 @@ def doctor(
     except UnknownCheck as error:
         raise click.BadParameter(str(error), param_hint="--only") from error
     tree = HostTree(root)
-    if config is None and _is_there(paths.configuration()):
-        config = paths.configuration()
+    config = config or paths.configuration_there()
     surroundings = _around(
         tree,
         account=Account.own(tree) if user is None else Account.named(user, tree),
@@ -95,15 +94,6 @@ def doctor(
     else:
         print_report(report, strict=strict)
     return ExitCode.DONE if report.passes(strict=strict) else ExitCode.FAIL
-
-
-def _is_there(path: Path) -> bool:
-    """Whether anything has that name, be it a link to nothing: the check `settings` says why it cannot be read."""
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
 
 
 def _around(

@@ -43,6 +43,18 @@ def configuration() -> Path:
     return _base("XDG_CONFIG_HOME", ".config") / "service.yaml"
 
 
+def configuration_there() -> Path | None:
+    """The same if anything has that name, be it a link to nothing: only where there is none the defaults hold."""
+    path = configuration()
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # whoever reads it says why it cannot be read
+    return path
+
+
 def keys() -> Path:
     """This machine's signing key, and by custom the public keys that the configuration names."""
     return _base("XDG_CONFIG_HOME", ".config") / "keys"

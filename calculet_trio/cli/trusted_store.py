@@ -28,7 +28,7 @@ def own_configuration() -> Configuration:
     Raises:
         calculet_trio.errors.ConfigurationRefused: it is not valid.
     """
-    return load(paths.configuration() if paths.configuration().exists() else None)
+    return load(paths.configuration_there())
 
 
 def store_of(configuration: Configuration) -> Store:

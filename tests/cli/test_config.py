@@ -81,6 +81,18 @@ def test_check_without_a_file_checks_the_users(home: Path, capsys: pytest.Captur
     assert run(["config", "check"]) == ExitCode.REFUSED
 
 
+@pytest.mark.parametrize("arguments", [["config", "check"], ["config", "show"], ["serve"], ["package", "list"]])
+def test_a_file_that_cannot_be_read_is_no_reason_for_the_defaults(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    directory = home / "xdg_config_home" / "calculet-trio"
+    directory.mkdir(parents=True)
+    (directory / "service.yaml").symlink_to("nothing.yaml")
+    assert run(arguments) == ExitCode.REFUSED
+    captured = capsys.readouterr()
+    assert "service.yaml" in captured.out + captured.err
+
+
 # ---- show -----------------------------------------------------------------------------------------------
 
 
