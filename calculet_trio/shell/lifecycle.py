@@ -308,6 +308,7 @@ class _House:
         self._patience.deadline = min(self._patience.deadline, deadline_s)
         self._loop.post(DrainBegan(deadline_s))
         self._executor.hurry(deadline_s)
+        self._models.leave()
         self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
 

@@ -89,6 +89,7 @@ class ModelManager:
         self._find = find
         self._parked: dict[str, ModelSource] = {}
         self._turn = trio.Lock()  # one load or unload at a time
+        self._is_leaving = False
 
     @property
     def board(self) -> ModelBoard:
@@ -188,6 +189,10 @@ class ModelManager:
             freed_bytes = before.used_bytes - self._memory().used_bytes
         return {"generation": None if current is None else current.generation, "freed_bytes": freed_bytes}
 
+    def leave(self) -> None:
+        """The daemon is leaving: whoever has its turn now has the last one."""
+        self._is_leaving = True
+
     # ---- sharing by time ----------------------------------------------------------------------------
 
     def park(self, source: ModelSource) -> None:
@@ -219,6 +224,8 @@ class ModelManager:
             await self._turn.acquire()
         try:
             with self.residents.giving_up(generation, alias):
+                if self._is_leaving:  # what was cut short before may be on the device still; this is cancelled soon
+                    await trio.sleep_forever()
                 await _last_chance(report)
             yield
         finally:

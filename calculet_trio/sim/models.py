@@ -120,6 +120,8 @@ class PackageShelf:
     def find(self, alias: str, package: str | None) -> ModelSource:
         """See `calculet_trio.shell.model_manager.FindModel`."""
         if package is not None:
+            if package not in (*LETTERS, DAMAGED):
+                raise PackageError(f"there is no package {package}")
             return self._source(alias, package)
         before = self._served.get(alias, [])[:-1]
         if not before:

@@ -76,3 +76,13 @@ def test_an_open_stream_may_be_replayed_while_the_daemon_drains() -> None:
 
 def test_a_device_that_is_lost_ends_also_those_whose_job_is_out_past_their_deadline():
     passes(Scenario(seed=2133, seconds=1.8, faults="harsh", varied=True))
+
+
+def test_no_load_begins_on_a_device_that_a_load_has_left_on_the_way_out() -> None:
+    """An operator's load was cut short by SIGTERM; the first one, which had waited for it, met its model there."""
+    passes(Scenario(seed=782, seconds=1.8, faults="mixed", varied=True))
+
+
+def test_a_package_that_no_shelf_has_is_not_loaded_under_an_alias_that_was_unloaded() -> None:
+    """The world's shelf had every name, and that one's voice was nobody's."""
+    passes(Scenario(seed=1433, seconds=1.8, faults="mixed", varied=True))
