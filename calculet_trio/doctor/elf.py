@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 import attrs
 
-from calculet_trio.packages.regular_file import open_regular
+from calculet_trio.regular_file import open_regular
 
 MAGIC: Final = b"\x7fELF"
 IDENT_BYTES: Final = 16

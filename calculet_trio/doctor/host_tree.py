@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from calculet_trio.packages.regular_file import open_regular
+from calculet_trio.regular_file import open_regular
 
 FILE_BYTES_MAX: Final = 1 << 20
 """The longest file that is looked at is ``/etc/group`` of a large site."""

@@ -28,7 +28,7 @@ from calculet_trio.doctor.bounded_process import one_line
 from calculet_trio.doctor.elf import Elf, NoElf, OtherMachine, read_library
 from calculet_trio.doctor.library_process import BEGUN
 from calculet_trio.doctor.wording import listing
-from calculet_trio.packages.regular_file import open_regular
+from calculet_trio.regular_file import open_regular
 from calculet_trio.runtimes.calrt_abi import ABI_VERSION, CALLS, MARKER
 from calculet_trio.runtimes.calrt_library import BUILD_HINT, Place
 

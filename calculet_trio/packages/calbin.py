@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import attrs
 
 from calculet_trio.errors import PackageError
-from calculet_trio.packages.regular_file import open_regular
+from calculet_trio.regular_file import open_regular
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ import cattrs
 from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError, IterableValidationNote
 
 from calculet_trio.errors import PackageError
-from calculet_trio.packages.regular_file import open_regular
+from calculet_trio.regular_file import open_regular
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from calculet_trio.errors import ConfigurationRefused, PackageError
-from calculet_trio.packages.regular_file import open_unwaited
+from calculet_trio.regular_file import open_unwaited
 
 LOCAL_KEY_FILE: Final = "local.pem"
 """This machine's own key, in the keys directory; made on first use."""

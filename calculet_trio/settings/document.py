@@ -9,7 +9,6 @@ Source: YAML 1.2.2 section 10.3; SPEC section 10.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Final
 import attrs
 import yaml
 
+from calculet_trio.regular_file import open_unwaited
 from calculet_trio.settings.allowed import KeyPath
 from calculet_trio.settings.faults import DEFAULT, Fault, Origin
 
@@ -112,16 +112,9 @@ def read_document(path: Path) -> tuple[Document, tuple[Fault, ...]]:
     return Document(str(path), path.parent, values, reader.origins), tuple(reader.faults)
 
 
-def _unwaited(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-    os.set_blocking(descriptor, True)  # who does write to it may take his time
-    return descriptor
-
-
 def _text_of(path: Path) -> str:
     try:
-        # `--config <(make it)` is a pipe, and meant; a FIFO that nobody writes to is empty, and not waited for.
-        with open(path, "rb", opener=_unwaited) as file:
+        with open_unwaited(path) as file:  # `--config <(make it)` is a pipe, and meant
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise _Unreadable(f"cannot be read: {error.strerror}") from None

@@ -146,7 +146,9 @@ class ModelManager:
 
         Raises:
             calculet_trio.errors.ModelNotFound: no such alias, and no package to begin it with.
+            calculet_trio.errors.OperationRefused: the daemon is leaving.
         """
+        self._require_staying()
         current = self.residents.current.get(alias)
         source = self._parked.get(alias) if current is None else current.source
         if package is None and source is not None:
@@ -156,7 +158,8 @@ class ModelManager:
         return await self._load_found(partial(self._finder(), alias, package or alias), alias, report)
 
     async def roll_back(self, alias: str, report: Report) -> Mapping[str, Any]:
-        """Load the package that was last good before the present one, verified again. See `load`."""
+        """Load the package that was last good before the present one, verified again. See `load_named`."""
+        self._require_staying()
         if alias not in self.board:
             raise ModelNotFound(alias, served=tuple(status.alias for status in self.board.statuses()))
         return await self._load_found(partial(self._finder(), alias, None), alias, report)
@@ -192,6 +195,10 @@ class ModelManager:
     def leave(self) -> None:
         """The daemon is leaving: whoever has its turn now has the last one."""
         self._is_leaving = True
+
+    def _require_staying(self) -> None:
+        if self._is_leaving:
+            raise OperationRefused("the daemon is leaving: it loads no model any more")
 
     # ---- sharing by time ----------------------------------------------------------------------------
 

@@ -301,6 +301,15 @@ async def test_a_rollback_is_one_call_and_what_is_unknown_is_named():
             await house.models.unload("x", Heard())
 
 
+async def test_a_daemon_that_leaves_loads_nothing_more_and_says_so():
+    async with living(holds_several=True) as house:
+        house.models.leave()
+        for call in (house.load("new"), house.load(None), house.models.roll_back("m", Heard())):
+            with pytest.raises(OperationRefused, match="leaving"):
+                await call
+        assert (await ask(house.service, "hi"))[0] == "old"
+
+
 async def test_its_own_package_again_is_a_new_generation():
     async with living(holds_several=False) as house:
         assert (await house.load(None))["generation"] == 2
