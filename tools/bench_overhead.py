@@ -39,11 +39,10 @@ from daemon_process import HOUR_MS, DaemonProcess
 from sse_client import crowd, request
 
 from calculet_trio.cli.wiring import wire
-from calculet_trio.core.events import Event, JobFinished
+from calculet_trio.core.events import Event, JobFinished, LaneResult
 from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.ids import JobId
 from calculet_trio.observe.logging import configure_logging
-from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.device_model import load_device
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.runtimes.pace import RealPace
@@ -51,6 +50,7 @@ from calculet_trio.runtimes.port import Candidates, Finished, NotSubmitted, Subm
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.lifecycle import run
 from calculet_trio.shell.loop import CoreLoop
+from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams
 from calculet_trio.text.ranking import likeliest
@@ -138,17 +138,16 @@ class NotedBoard(EmulatedRuntime):
         return outcome
 
 
-class Moments(ServiceMetrics):
-    """Metrics that also note when a job was sampled."""
+def note_what_is_sampled(steps: dict[JobId, Step]) -> None:
+    """Note when a job's lanes were sampled, in the engine's thread."""
+    settle = SamplerPool.settle
 
-    def __init__(self, steps: dict[JobId, Step]) -> None:
-        super().__init__()
-        self._steps = steps
+    def noting(samplers: SamplerPool, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
+        results = settle(samplers, job, finished)
+        steps[job.job].sampled_s = time.perf_counter()
+        return results
 
-    def job_finished(self, job: Job, finished: Finished, taken_s: float) -> None:
-        """In the engine's thread, right after sampling."""
-        self._steps[job.job].sampled_s = time.perf_counter()
-        super().job_finished(job, finished, taken_s)
+    SamplerPool.settle = noting  # type: ignore[method-assign]
 
 
 def note_what_is_told(steps: dict[JobId, Step]) -> None:
@@ -172,8 +171,9 @@ def serve(figures: Path, configuration: Path) -> None:
     daemon = wire(configured, on_ready=lambda port: print(f"is ready on http://127.0.0.1:{port}", flush=True))
     steps: dict[JobId, Step] = {}
     board = NotedBoard(daemon.source.package, steps)
+    note_what_is_sampled(steps)
     note_what_is_told(steps)
-    trio.run(run, attrs.evolve(daemon, runtime=board, metrics=Moments(steps)))
+    trio.run(run, attrs.evolve(daemon, runtime=board))
     figures.write_text(json.dumps([attrs.asdict(step) for step in steps.values()]))
 
 

@@ -22,13 +22,16 @@ from sse_client import request, stream
 
 from calculet_trio.cli.wiring import wire
 from calculet_trio.core.effects import Admit, AllocateSequence, Deliver, Effect, Finish, Place, SubmitJob
-from calculet_trio.core.jobs import Job, JobTimes
+from calculet_trio.core.events import LaneResult
+from calculet_trio.core.jobs import Job
 from calculet_trio.observe.logging import configure_logging
 from calculet_trio.observe.metrics import ServiceMetrics
+from calculet_trio.runtimes.port import Finished
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.daemon import HttpServer
 from calculet_trio.shell.lifecycle import run
 from calculet_trio.shell.loading import ModelText
+from calculet_trio.shell.sampler_pool import SamplerPool
 from calculet_trio.shell.service import InferenceRequest, RequestHandle, Service
 
 STAGES = (
@@ -78,10 +81,15 @@ class Moments(ServiceMetrics):
                 print(json.dumps(self._passed_s), flush=True)
                 self._passed_s.clear()
 
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """In the engine's thread."""
-        self.note("computed")
-        super().job_finished(job, finished, taken_s)
+    def note_what_is_computed(self) -> None:
+        """Note when a job's outputs are there, in the engine's thread."""
+        settle = SamplerPool.settle
+
+        def noting(samplers: SamplerPool, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
+            self.note("computed")
+            return settle(samplers, job, finished)
+
+        SamplerPool.settle = noting  # type: ignore[method-assign]
 
 
 class NotingService:
@@ -105,6 +113,7 @@ def serve(configuration: Path) -> None:
     configure_logging(verbosity=0)
     daemon = wire(load(configuration), on_ready=lambda port: print(f"is ready on http://127.0.0.1:{port}", flush=True))
     moments = Moments()
+    moments.note_what_is_computed()
     source = daemon.source
 
     def open_text() -> ModelText:

@@ -168,6 +168,22 @@ class LaneResult:
 
 
 @attrs.frozen
+class JobTimes:
+    """Where a finished job's time went; of what the device does not tell, None. No decision depends on it.
+
+    Args:
+        taken_s: from its submission to its outcome.
+        device_s: computing.
+        h2d_s, d2h_s: copying its inputs to the device, and its outputs back.
+    """
+
+    taken_s: float
+    device_s: float | None = None
+    h2d_s: float | None = None
+    d2h_s: float | None = None
+
+
+@attrs.frozen
 class JobFinished:
     """Device and output succeeded: KV was written; each lane has its own result.
 
@@ -175,6 +191,7 @@ class JobFinished:
         results: one per lane of a job whose logits were wanted.
         lost: lanes whose KV is unknown; means the whole job's unless the package declares isolation.
         anomaly: what about the engine did not agree with a whole output, or None.
+        times: for whoever counts.
     """
 
     job: JobId
@@ -182,6 +199,7 @@ class JobFinished:
     results: tuple[LaneResult, ...]
     lost: frozenset[LaneId] = frozenset()
     anomaly: FaultReason | None = None
+    times: JobTimes | None = None
 
 
 @attrs.frozen

@@ -9,7 +9,7 @@ Source: SPEC section 2, 3, 9 (S §2 ``DecodeBatch``, §4, §14).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import attrs
 
@@ -88,22 +88,6 @@ class DecodeJob:
 
 
 Job = PrefillJob | DecodeJob
-
-
-class JobTimes(Protocol):
-    """Where a finished job's time went, as its device tells it; None where it does not."""
-
-    @property
-    def device_s(self) -> float | None:
-        """Computing."""
-
-    @property
-    def h2d_s(self) -> float | None:
-        """Copying its inputs to the device."""
-
-    @property
-    def d2h_s(self) -> float | None:
-        """Copying its outputs back."""
 
 
 class JobState(Symbol):

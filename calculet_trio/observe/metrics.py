@@ -42,13 +42,14 @@ from calculet_trio.core.events import (
     JobFailed,
     JobFinished,
     JobNotSubmitted,
+    JobTimes,
     JobUnknown,
     SequenceAllocated,
     SequenceRefused,
     SequenceReleased,
 )
 from calculet_trio.core.fault_record import FaultMemory
-from calculet_trio.core.jobs import DecodeJob, Job, JobTimes
+from calculet_trio.core.jobs import DecodeJob, Job
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId
 from calculet_trio.observe.metrics_gauges import DeviceGauges, Gauges
@@ -226,16 +227,6 @@ class ServiceMetrics:
             case Finish() | Refuse() | Fail() | Drop():
                 self._ended(effect, now)
 
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """A job's times on the device, and from its submission to its outcome. Called in an engine's thread."""
-        told = ((self._infer_ms, finished.device_s), (self._h2d_ms, finished.h2d_s), (self._d2h_ms, finished.d2h_s))
-        for series, spent_s in told:
-            if spent_s is not None:
-                series.labels(job.phase).observe(spent_s * 1e3)
-        if finished.device_s is not None:
-            rest_s = taken_s - sum(spent_s or 0.0 for _, spent_s in told)
-            self._framework_ms.labels(job.phase).observe(max(0.0, rest_s) * 1e3)
-
     # ---- inside ---------------------------------------------------------------------------------
 
     def _job_began(self, effect: SubmitJob, job: Job) -> None:
@@ -246,7 +237,9 @@ class ServiceMetrics:
             self._wasted_lanes.inc(batch - len(job.lanes))
 
     def _job_finished(self, event: JobFinished) -> None:
-        self._job_ended(event.job, "finished")
+        submitted = self._job_ended(event.job, "finished")
+        if submitted is not None and event.times is not None:
+            self._took(submitted.job.phase, event.times)
         if event.anomaly is not None:
             self._errors.labels(event.anomaly.value).inc()
         if event.lost:
@@ -255,10 +248,20 @@ class ServiceMetrics:
             if result.failed is not None:
                 self._errors.labels(result.failed.value).inc()
 
-    def _job_ended(self, job: JobId, outcome: str) -> None:
+    def _job_ended(self, job: JobId, outcome: str) -> SubmitJob | None:
         submitted = self._jobs.pop(job, None)
         if submitted is not None:
             self._job_outcomes.labels(submitted.engine.value, submitted.job.phase, outcome).inc()
+        return submitted
+
+    def _took(self, phase: str, times: JobTimes) -> None:
+        told = ((self._infer_ms, times.device_s), (self._h2d_ms, times.h2d_s), (self._d2h_ms, times.d2h_s))
+        for series, spent_s in told:
+            if spent_s is not None:
+                series.labels(phase).observe(spent_s * 1e3)
+        if times.device_s is not None:
+            rest_s = times.taken_s - sum(spent_s or 0.0 for _, spent_s in told)
+            self._framework_ms.labels(phase).observe(max(0.0, rest_s) * 1e3)
 
     def _token(self, life: _Life, now: float) -> None:
         self._generated_tokens.inc()

@@ -5,14 +5,18 @@ Source: ARCHITECTURE.md "Time"; CONVENTIONS.md traps 7, 9, 10, 14.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
 T = TypeVar("T")
+
+_HAND_OVER_S: Final = 0.0005
+"""So long at most the trio thread stands still for a thread that it has woken, which takes a tenth of it."""
 
 
 class Line(Protocol):
@@ -23,7 +27,7 @@ class Line(Protocol):
     """
 
     def put(self, call: Callable[[], Any]) -> None:
-        """Begin the call; never waits. After `close` it is not begun at all."""
+        """Begin the call; waits for nothing but, for a moment, its thread. After `close` it is not begun at all."""
 
     def close(self) -> None:
         """No further call is begun; `run` returns when the one that is out has ended."""
@@ -73,16 +77,23 @@ class ThreadRunner:
 
 
 class _ThreadLine:
-    """A thread of trio's, under a limiter of one. There is no hop for a call: a queue's lock wakes the thread."""
+    """A thread of trio's, under a limiter of one. There is no hop for a call: a queue's lock wakes the thread.
+
+    Waking it is not enough: the thread that called `put` would go on with the interpreter's lock, and when the other
+    has got it somebody else has the processor. So it hands the lock over, and goes on when the call is begun.
+    """
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], threading.Lock] | None] = SimpleQueue()
         self._is_closed = False
         self._limiter = trio.CapacityLimiter(1)
 
     def put(self, call: Callable[[], Any]) -> None:
         if not self._is_closed:
-            self._calls.put(call)
+            taken = threading.Lock()
+            taken.acquire()
+            self._calls.put((call, taken))
+            taken.acquire(timeout=_HAND_OVER_S)
 
     def close(self) -> None:
         self._is_closed = True
@@ -94,5 +105,7 @@ class _ThreadLine:
         await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     def _work(self, answer: Callable[[Any], None]) -> None:
-        while (call := self._calls.get()) is not None:
+        while (item := self._calls.get()) is not None:
+            call, taken = item
+            taken.release()
             answer(call())

@@ -15,7 +15,6 @@ from calculet_trio.core.device_reading import DeviceReading
 from calculet_trio.core.effects import Effect
 from calculet_trio.core.events import Event
 from calculet_trio.core.fault_record import FaultMemory
-from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.policy import Policy, ResidencyPolicy, TenantPolicy
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.runtimes.port import Runtime
@@ -58,9 +57,6 @@ class Observer(Protocol):
 
     def saw(self, effect: Effect, now: float) -> None:
         """The core decided this."""
-
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """A job's times; called in an engine's thread."""
 
     def load_step(self, step: str, taken_s: float) -> None:
         """A step of a model's load, or of its unload, has ended."""

@@ -94,7 +94,6 @@ class DeviceExecutor:
         runner: how blocking calls run.
         timeout: the bound of a job.
         synchronous: the baseline of milestone M1; with one engine.
-        on_timing: told of each finished job: how it finished, and its seconds from submission to outcome.
         on_stuck: told when a call beside the jobs did not return: the device is lost.
     """
 
@@ -108,7 +107,6 @@ class DeviceExecutor:
         runner: BlockingRunner,
         timeout: JobTimeout,
         synchronous: bool = False,
-        on_timing: Callable[[Job, Finished, float], None],
         on_stuck: Callable[[FaultReason], None],
     ) -> None:
         self._runtime = runtime
@@ -116,7 +114,6 @@ class DeviceExecutor:
         self._post = post
         self._runner = runner
         self._timeout = timeout
-        self._on_timing = on_timing
         self._on_stuck = on_stuck
         self._synchronous = synchronous
         self._lines = {
@@ -208,8 +205,8 @@ class DeviceExecutor:
         if finished.failed is not None:
             return ev.JobFailed(job.job, job.generation, finished.failed)
         results = self._settle(job, finished)
-        self._on_timing(job, finished, taken_s)
-        return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes, finished.anomaly)
+        times = ev.JobTimes(taken_s, finished.device_s, finished.h2d_s, finished.d2h_s)
+        return ev.JobFinished(job.job, job.generation, results, finished.lost_lanes, finished.anomaly, times)
 
     async def _run_control(self) -> None:
         async for effect in self._control[1]:

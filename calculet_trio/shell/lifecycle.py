@@ -132,7 +132,6 @@ class _House:
             runner=daemon.runner,
             timeout=daemon.job_timeout,
             synchronous=daemon.policy.executor.synchronous,
-            on_timing=daemon.metrics.job_finished,
             on_stuck=self._lose_device,
         )
         self._desk = FrontDesk(

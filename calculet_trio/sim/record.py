@@ -11,7 +11,6 @@ import attrs
 
 from calculet_trio.core.effects import Effect, SubmitJob
 from calculet_trio.core.events import Event, JobFailed, JobFinished, JobNotSubmitted, JobUnknown
-from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.shell.daemon import Observer
 from calculet_trio.shell.service import Timings
@@ -138,9 +137,6 @@ class _Both:
         self._other.saw(effect, now)
         if isinstance(effect, SubmitJob):
             self._record.job_began(effect, now)
-
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        self._other.job_finished(job, finished, taken_s)
 
     def load_step(self, step: str, taken_s: float) -> None:
         self._other.load_step(step, taken_s)

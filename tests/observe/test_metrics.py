@@ -16,7 +16,6 @@ from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.runtimes.port import Finished
 
 SHAPE = ModelShape(
     prefill=PrefillProfile("prefill", 64),
@@ -64,9 +63,9 @@ class Scene:
     def end_job(self, taken_s=0.1):
         job, self.job = self.job, None
         self.now += taken_s
-        finished = Finished(None, device_s=taken_s * 0.9, h2d_s=taken_s * 0.02, d2h_s=taken_s * 0.03)
-        self.metrics.job_finished(job, finished, taken_s)
-        self.tell(ev.JobFinished(job.job, 1, tuple(ev.LaneResult(w.lane, w.request, 7) for w in job.lanes)))
+        times = ev.JobTimes(taken_s, device_s=taken_s * 0.9, h2d_s=taken_s * 0.02, d2h_s=taken_s * 0.03)
+        results = tuple(ev.LaneResult(w.lane, w.request, 7) for w in job.lanes)
+        self.tell(ev.JobFinished(job.job, 1, results, times=times))
 
     def end_all(self):
         while self.job is not None:

@@ -104,9 +104,6 @@ class Books:
                 self.is_open[request] = False
                 self.endings[type(effect).__name__] += 1
 
-    def job_finished(self, job, finished, taken_s):
-        """Called in an engine's thread: nothing is written here."""
-
     def load_step(self, step, taken_s):
         """Loads play no part."""
 

@@ -47,7 +47,6 @@ async def answered(runtime, drop_tokens):
         post=send.send_nowait,
         runner=ThreadRunner(),
         timeout=JobTimeout(),
-        on_timing=lambda _job, _finished, _taken_s: None,
         on_stuck=lambda _reason: None,
     )
     async with trio.open_nursery() as nursery:

@@ -51,9 +51,6 @@ class Submitted:
         if isinstance(effect, SubmitJob) and isinstance(effect.job, PrefillJob):
             self.prefills.append(effect.job)
 
-    def job_finished(self, job, finished, taken_s):
-        """Times play no part."""
-
     def load_step(self, step, taken_s):
         """Loads play no part."""
 

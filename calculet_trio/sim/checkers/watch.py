@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
-from calculet_trio.core.jobs import Job, JobTimes
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.sim.checkers.violation import require
 from calculet_trio.sim.determinism import Trace
@@ -62,9 +61,6 @@ class Watch:
         """The core's own counts."""
         assert self._snapshot is not None, "a daemon shows its counts before it begins"
         return self._snapshot()
-
-    def job_finished(self, job: Job, finished: JobTimes, taken_s: float) -> None:
-        """See `calculet_trio.shell.daemon.Observer`."""
 
     def load_step(self, step: str, taken_s: float) -> None:
         """See `calculet_trio.shell.lifecycle.Observer`."""
