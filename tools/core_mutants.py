@@ -149,15 +149,29 @@ MORE = (
     Mutant(
         "nothing is left to prefill, and there are no logits",
         "retention",
-        "most=len(wanted) - 1",
+        "most=len(wanted) - PIECE_TOKENS_MIN",
         "most=len(wanted)",
         ("retention",),
     ),
     Mutant(
         "the last token of a reply is taken for written",
         "retention",
-        "request.known_tokens[: lane.committed_len]",
+        "request.known_tokens[:tokens]",
         "request.known_tokens",
+        ("retention",),
+    ),
+    Mutant(
+        "what decode wrote is taken for what a prefill would write",
+        "retention",
+        "lane.committed_len if self._replies else request.prefilled_tokens",
+        "lane.committed_len",
+        ("reply_reuse",),
+    ),
+    Mutant(
+        "a token that is left alone is computed otherwise than in its prompt",
+        "retention",
+        "most=len(wanted) - PIECE_TOKENS_MIN",
+        "most=len(wanted) - 1",
         ("retention",),
     ),
     Mutant(
@@ -189,6 +203,13 @@ MORE = (
         ("retention",),
     ),
     # ---- prefill -------------------------------------------------------------------------------------------
+    Mutant(
+        "a last chunk of one token is computed otherwise than in its prompt",
+        "prefill",
+        "left - PIECE_TOKENS_MIN",
+        "left",
+        ("prefill",),
+    ),
     Mutant(
         "chunks without evidence",
         "served",

@@ -1,6 +1,7 @@
 """Prefix reuse: a sequence that was prefilled and decoded is shortened and gone on with, as the next turn of a talk.
 
-Keys and values that decode wrote are read by a prefill here, which no other case does.
+Keys and values that decode wrote are read by a prefill here, which no other case does. Whether they may differ a little
+from what a prefill would have written is the one question, whether they do at all is the other.
 
 Source: SPEC section 7, 12; S §9.3.
 """
@@ -41,6 +42,28 @@ def prefix_reuse(rig: Rig) -> str:
         rig.give_back(seat)
     _say_the_same_again(rig)
     return f"a turn on top of up to {len(said)} tokens; rows differ by at most {worst:.4g}"
+
+
+def reply_reuse(rig: Rig) -> str:
+    """What decode wrote is, to the bit, what a prefill would have written: a next turn may go on from a reply, too."""
+    missing = {"remove_tail", "incremental_prefill"} - rig.capabilities
+    if missing:
+        raise NotApplicable(f"the runtime does not claim {', '.join(sorted(missing))}")
+    prompt, reply = rig.tokens(34, _PROMPT_TOKENS), rig.tokens(35, _REPLY_TOKENS)
+    rest, following = rig.tokens(36, _NEXT_TOKENS), rig.tokens(37, _FOLLOWING)
+    alone = rig.alone((*prompt, *reply, *rest), following)
+    rig.tell_apart(alone, rig.alone((*prompt, *rig.tokens(38, _REPLY_TOKENS), *rest), following), "another reply")
+    seat = rig.take(0)
+    rig.say(seat, prompt, reply)
+    rows = rig.say(seat, rest, following)
+    worst = rig.agree(alone, rows, f"a turn after a reply of {len(reply)} tokens")
+    rig.give_back(seat)
+    if worst > 0:
+        raise NotApplicable(
+            f"decode computes otherwise than prefill, rows differ by up to {worst:.4g}: of two tokens that were as "
+            "likely the other one may come, so that prompts alone are used again"
+        )
+    return f"a turn on top of a reply of {len(reply)} tokens: the same rows"
 
 
 def _let_others_work(rig: Rig) -> None:

@@ -41,6 +41,7 @@ CASES: Final = (
     Case(chunked_prefill.chunk_boundaries),
     Case(chunked_prefill.golden_and_performance, is_long=True),
     Case(prefix_reuse.prefix_reuse),
+    Case(prefix_reuse.reply_reuse),
     Case(faults.device_busy),
     Case(faults.timeout),
     Case(faults.ccu_fault),

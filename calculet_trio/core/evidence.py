@@ -63,6 +63,9 @@ PREFIX_REUSE_CONDITIONS: Final = (*CHUNKED_PREFILL_CONDITIONS[:-1], "remove_tail
 Of S §6's five the last is left out: how long a prompt in pieces takes. Here none is cut.
 """
 
+REPLY_REUSE_CONDITIONS: Final = (*PREFIX_REUSE_CONDITIONS, "reply_reuse")
+"""Beside all that: what decode writes is, to the bit, what a prefill writes."""
+
 BATCH_CONDITIONS: Final = ("lanes_1_to_b", "inactive_lane_writes_no_kv", "mixed_lengths")
 """Each lane is by itself, whoever else takes part."""
 
@@ -78,6 +81,7 @@ CAPABILITIES: Final[dict[str, Capability]] = {
             "incremental_prefill", Level.C3, CHUNKED_PREFILL_CONDITIONS, "the vendor's word on incremental prefill"
         ),
         Capability("prefix_reuse", Level.C3, PREFIX_REUSE_CONDITIONS, "the vendor's word on incremental prefill"),
+        Capability("reply_reuse", Level.C3, REPLY_REUSE_CONDITIONS, "decode that computes as prefill does"),
         Capability("lane_fault_isolation", Level.C3, ("lane_fault_isolation",), "the vendor's failure contract"),
         Capability("co_residency", Level.C3, ("co_residency",), "a runtime with model handles"),
         Capability("shift", Level.C2, ("shift",), "closed semantics of DoShift"),

@@ -89,6 +89,9 @@ class DecodeJob:
 
 Job = PrefillJob | DecodeJob
 
+PIECE_TOKENS_MIN: Final = 2
+"""Of a prompt that is not prefilled whole: a token alone may be computed as decode does, and not as in its prompt."""
+
 
 class JobState(Symbol):
     IN_FLIGHT = "in_flight"

@@ -106,12 +106,14 @@ class ReusePolicy:
         max_lanes: lanes that hold nothing else, at most; None for all that nobody wants.
         max_age_s: after which one is given up.
         min_tokens: the shortest beginning that is worth it.
+        replies: whether what decode wrote is used again, too; None for where the package has earned ``reply_reuse``.
     """
 
     enabled: bool | None = None
     max_lanes: int | None = None
     max_age_s: float = 600.0
     min_tokens: int = 32
+    replies: bool | None = None
 
 
 @attrs.frozen(kw_only=True)

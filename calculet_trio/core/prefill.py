@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from calculet_trio.core.jobs import LaneWork, PrefillJob
+from calculet_trio.core.jobs import PIECE_TOKENS_MIN, LaneWork, PrefillJob
 from calculet_trio.core.policy import QueuePolicy
 from calculet_trio.core.profiles import PrefillProfile
 from calculet_trio.core.request import Request, RequestState
@@ -84,8 +84,11 @@ class PrefillScheduler:
         return PrefillJob(job, request.generation, profile, work, samples=end == request.known_count), request
 
     def _next_tokens(self, request: Request) -> int:
+        """All that is left, or as much of it as leaves a whole piece for the last."""
         left = request.known_count - request.prefilled_tokens
-        return left if self._chunk_tokens is None else min(left, self._chunk_tokens)
+        if self._chunk_tokens is None or left <= self._chunk_tokens:
+            return left
+        return max(1, min(self._chunk_tokens, left - PIECE_TOKENS_MIN))
 
 
 def _waits(request: Request) -> bool:

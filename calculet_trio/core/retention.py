@@ -9,6 +9,11 @@ tell by timing what another has asked. It makes nobody wait: for admission it co
 soon as somebody wants a lane, or the KV tokens. What it holds is known exactly: the tokens that jobs committed, which
 the last token of a reply never is.
 
+Whoever goes on from there is to be told what it would be told without, so every token that is used again must have been
+computed as it would be now. A prefill in pieces comes to the same numbers, as the package has shown; of decode that is
+another matter, whose kernels may be other ones. So of a reply nothing is used again, until it was shown that it may be,
+or an operator prefers the shorter wait.
+
 Source: SPEC section 7, 12 (S §9.3); issue "prefix reuse".
 """
 
@@ -18,6 +23,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from calculet_trio.core.jobs import PIECE_TOKENS_MIN
 from calculet_trio.core.lanes import KvLane
 from calculet_trio.core.policy import ReusePolicy
 from calculet_trio.core.request import Request
@@ -45,9 +51,10 @@ class ReuseCounts:
 
 @attrs.frozen
 class Retained:
-    """A lane and the tokens in it.
+    """A lane, and what of it may be used again.
 
     Args:
+        tokens: the first of those that it holds.
         since_s: monotonic; when its request ended.
     """
 
@@ -71,11 +78,13 @@ class Retention:
     Args:
         policy: bounds; None: nothing is retained.
         counts: shared by all generations.
+        replies: whether what decode wrote may be used again, too.
     """
 
-    def __init__(self, policy: ReusePolicy | None, counts: ReuseCounts) -> None:
+    def __init__(self, policy: ReusePolicy | None, counts: ReuseCounts, *, replies: bool) -> None:
         self.counts = counts
         self._policy = policy
+        self._replies = replies
         self._retained: dict[LaneId, Retained] = {}
 
     @property
@@ -97,35 +106,36 @@ class Retention:
         """The request is about to end and its lane is in no job: retain the lane, if that may be of use."""
         lane = request.lane
         assert lane is not None
-        if self._policy is None or lane.committed_len < self._policy.min_tokens:
+        tokens = lane.committed_len if self._replies else request.prefilled_tokens
+        if self._policy is None or tokens < max(self._policy.min_tokens, PIECE_TOKENS_MIN):
             return False
         lane.retain()
         request.lane = None
-        tokens = request.known_tokens[: lane.committed_len]
-        self._retained[lane.id] = Retained(lane, request.tenant, tokens, now)
+        self._retained[lane.id] = Retained(lane, request.tenant, request.known_tokens[:tokens], now)
         return True
 
     def match(self, request: Request) -> Match | None:
         """The lane of the request's tenant with the longest beginning of its tokens, the youngest among equals.
 
-        At least one token is left to prefill: without it there are no logits. A lane of which less than half would be
-        used again is not taken for it: another conversation that begins the same may come back to it.
+        Some tokens are left to prefill: without there are no logits. A lane of which less than half would be used again
+        is not taken for it: another conversation that begins the same may come back to it.
         """
         best: Match | None = None
         wanted = request.known_tokens if self._retained else ()
         for each in reversed(self._retained.values()):
             if each.tenant != request.tenant:
                 continue
-            tokens = _shared(each.tokens, wanted, most=len(wanted) - 1)
+            tokens = _shared(each.tokens, wanted, most=len(wanted) - PIECE_TOKENS_MIN)
             if self._is_worth(tokens, each) and (best is None or tokens > best.tokens):
                 best = Match(each.lane, tokens)
         return best
 
     def take(self, match: Match, request: Request) -> int:
         """Reserve the matched lane for the request; how many tokens are to be dropped from its end."""
-        held = self._retained.pop(match.lane.id)
+        del self._retained[match.lane.id]
+        dropped = match.lane.committed_len - match.tokens
         match.lane.reserve(request.id, request.tokens_at_most, kept=match.tokens)
-        return len(held.tokens) - match.tokens
+        return dropped
 
     def used(self, tokens: int) -> None:
         """A request goes on from so many tokens."""

@@ -63,7 +63,11 @@ class Served:
         self.generation = generation
         self.shape = shape
         self.lanes = KvLanes(generation.id, lanes=shape.lanes, max_seq=shape.max_seq)
-        self.retention = Retention(policy.reuse if _may_reuse(policy, shape, evidence) else None, reuse)
+        self.retention = Retention(
+            policy.reuse if _may_reuse(policy, shape, evidence) else None,
+            reuse,
+            replies=_may_reuse_replies(policy, evidence),
+        )
         self.rates = ServiceRates()
         may_chunk = evidence is not None and evidence.allows("incremental_prefill")
         self._prefill = PrefillScheduler(
@@ -185,6 +189,12 @@ def _may_reuse(policy: Policy, shape: ModelShape, evidence: Evidence | None) -> 
     """Whether lanes may be retained. Where profiles have pools of their own, what one wrote prefill may not read."""
     is_shown = evidence is not None and evidence.allows("prefix_reuse")
     return is_shown and policy.reuse.enabled is not False and len({profile.kv_pool for profile in shape.decode}) == 1
+
+
+def _may_reuse_replies(policy: Policy, evidence: Evidence | None) -> bool:
+    """Whether what decode wrote is what a prefill would have written, or is to be taken for it."""
+    is_shown = evidence is not None and evidence.allows("reply_reuse")
+    return is_shown if policy.reuse.replies is None else policy.reuse.replies
 
 
 def _shown(batch: BatchPolicy, shape: ModelShape, evidence: Evidence | None) -> BatchPolicy:

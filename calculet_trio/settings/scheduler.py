@@ -102,7 +102,7 @@ class QueueSettings:
         "1: no quota. A prefill cannot be interrupted, so this alone bounds how much of the time it blocks decode.",
     )
     prefill_chunk_tokens: int = key(
-        Whole(1, 1_048_576),
+        Whole(8, 1_048_576),
         256,
         "The piece in which prompts are prefilled where the package has earned incremental_prefill; without that "
         "evidence they go whole.",
@@ -172,6 +172,13 @@ class PrefixReuseSettings:
     )
     max_age_s: int = key(Whole(1, 86_400), 600, "How long one is kept.")
     min_tokens: int = key(Whole(1, 1_048_576), 32, "The shortest beginning that is used again.")
+    replies: bool | None = key(
+        OrNull(YesNo(), "where it has been earned"),
+        None,
+        "Use the reply's KV again, too, and not the prompt's alone. true saves each turn the prefill of the reply "
+        "before it; where decode computes otherwise than prefill, of two words that were as likely the other one may "
+        "then come.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -317,6 +324,7 @@ class SchedulerSettings:
                 max_lanes=self.prefix_reuse.max_lanes,
                 max_age_s=self.prefix_reuse.max_age_s,
                 min_tokens=self.prefix_reuse.min_tokens,
+                replies=self.prefix_reuse.replies,
             ),
             fairness=FairnessPolicy(decode_cost_weight=self.fairness.decode_cost_weight),
             executor=ExecutorPolicy(

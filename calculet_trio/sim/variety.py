@@ -78,6 +78,7 @@ def draw_world(*, seed: int, seconds: float, faults: Mapping[FaultKind, float]) 
             max_lanes=_one_of(again, (None, None, 1, 2)),
             max_age_s=_one_of(again, (0.5, 600.0)),
             min_tokens=_one_of(again, (1, 16)),
+            replies=_one_of(np.random.default_rng((seed, 0x7265706C)), (None, False)),
         ),
         fairness=FairnessPolicy(decode_cost_weight=_one_of(rng, (1.0, 4.0))),
         recovery=RecoveryPolicy(

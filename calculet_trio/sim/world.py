@@ -22,7 +22,7 @@ import trio
 from calculet_trio.core.evidence import (
     BATCH_CONDITIONS,
     CHUNKED_PREFILL_CONDITIONS,
-    PREFIX_REUSE_CONDITIONS,
+    REPLY_REUSE_CONDITIONS,
     Combination,
     Evidence,
     EvidenceRecord,
@@ -90,7 +90,7 @@ class WorldSpec:
         faults: kinds and rates per call.
         visits_max: only the first so many clients come; None for all.
         chunked: whether the package has earned prefill in pieces.
-        reuse: whether it has earned prefix reuse.
+        reuse: whether it has earned prefix reuse, of prompts and replies.
         reloads: in order of their moments.
         restarts_s: moments of a SIGTERM in the middle, in order; the daemon drains and is started again.
         models: aliases, packages and what operators do with them; by default a single one that stays.
@@ -359,7 +359,7 @@ class _World:
 
 def _evidence(spec: WorldSpec, device: DeviceInfo) -> Evidence | None:
     """A record that the world makes up, so that what it is to have earned is tried, and batches still are."""
-    earned = (*(CHUNKED_PREFILL_CONDITIONS if spec.chunked else ()), *(PREFIX_REUSE_CONDITIONS if spec.reuse else ()))
+    earned = (*(CHUNKED_PREFILL_CONDITIONS if spec.chunked else ()), *(REPLY_REUSE_CONDITIONS if spec.reuse else ()))
     if not earned:
         return None
     combination = Combination("emulated", "emulated", device.kind)

@@ -53,7 +53,8 @@ def test_every_case_passes_but_those_of_what_nobody_claims(runtime: CalrtRuntime
     before = {fault: emulator.happened(fault) for fault in PROVOKED}
     results = tried(rig_of(runtime, package, EmulatorFaults(emulator.plan)))
     others = {result.case: result.verdict for result in results if result.verdict is not Verdict.PASS}
-    assert others == dict.fromkeys(("incremental_prefill_supported", "prefix_reuse"), Verdict.NOT_APPLICABLE)
+    unclaimed = ("incremental_prefill_supported", "prefix_reuse", "reply_reuse")
+    assert others == dict.fromkeys(unclaimed, Verdict.NOT_APPLICABLE)
     assert len(results) == len(CASES)
     assert {fault: emulator.happened(fault) - before[fault] for fault in PROVOKED} == dict.fromkeys(PROVOKED, 2)
 

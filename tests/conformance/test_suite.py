@@ -58,6 +58,7 @@ def test_a_good_board_passes_everything(layout):
         ("prefix_reuse", boards.ForgetsWhatWasDecoded),
         ("prefix_reuse", boards.RemovesNothing),
         ("prefix_reuse", boards.TouchesItsNeighbour),
+        ("reply_reuse", boards.ForgetsWhatWasDecoded),
         ("ping_pong_two_jobs", boards.SharesOneHistory),
         ("device_busy", boards.NeverRefuses),
         ("timeout", boards.AnswersLate),
@@ -104,7 +105,7 @@ def test_batches_do_not_apply_to_one_lane_profiles_or_without_a_mask_contract():
 
 
 def test_what_the_runtime_does_not_claim_does_not_apply():
-    unclaimed = {"remove_tail_boundaries", "incremental_prefill_supported", "prefix_reuse"}
+    unclaimed = {"remove_tail_boundaries", "incremental_prefill_supported", "prefix_reuse", "reply_reuse"}
     assert not_applicable(board(boards.ClaimsNothing)) == unclaimed
 
 

@@ -17,6 +17,7 @@ class Device:
     Attributes:
         sequence: the KV sequence that each lane holds; None for an empty lane.
         content: the tokens committed to each lane.
+        singly: of each of these, whether its job had no other token for the lane, as a decode step has none.
         dirty: lanes whose last job's output failed: what they hold may only be thrown away.
         pool: the KV pool that the lane's sequence has been decoded in; None before that.
         lost: lanes of which nobody knows what they hold; they may never be named again.
@@ -25,6 +26,7 @@ class Device:
     def __init__(self, lanes: int, engines: tuple[EngineId, ...]) -> None:
         self.sequence: dict[LaneId, SequenceId | None] = {LaneId(lane): None for lane in range(lanes)}
         self.content: dict[LaneId, list[int]] = {LaneId(lane): [] for lane in range(lanes)}
+        self.singly: dict[LaneId, list[bool]] = {LaneId(lane): [] for lane in range(lanes)}
         self.pool: dict[LaneId, str | None] = {}
         self.dirty: set[LaneId] = set()
         self.lost: set[LaneId] = set()
@@ -47,6 +49,7 @@ class Device:
         self._sequences += 1
         sequence = self.sequence[lane] = SequenceId(self._sequences)
         self.content[lane] = []
+        self.singly[lane] = []
         self.pool[lane] = None
         return sequence
 
@@ -58,7 +61,8 @@ class Device:
         assert self.sequence[lane] == sequence, "the lane holds another sequence"
         assert all(lane != work.lane for job in self.jobs.values() for work in job.lanes), "the lane is in a job"
         assert 0 <= tokens < len(self.content[lane])
-        del self.content[lane][len(self.content[lane]) - tokens :]
+        kept = len(self.content[lane]) - tokens
+        del self.content[lane][kept:], self.singly[lane][kept:]
 
     def begin_release(self, lane: LaneId, sequence: SequenceId) -> None:
         assert lane not in self.lost, f"lane {lane} is unknown: nothing of it may be freed"
@@ -108,6 +112,7 @@ class Device:
         for work in ended.lanes:
             if written:
                 self.content[work.lane] += work.tokens
+                self.singly[work.lane] += [len(work.tokens) == 1] * len(work.tokens)
             if dirty:
                 self.dirty.add(work.lane)
         return ended

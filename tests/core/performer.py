@@ -22,7 +22,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.evidence import Evidence
-from calculet_trio.core.jobs import DecodeJob, EngineId, Job, PrefillJob
+from calculet_trio.core.jobs import PIECE_TOKENS_MIN, DecodeJob, EngineId, Job, PrefillJob
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.serving import ServingCore
@@ -146,12 +146,21 @@ class Performer:
         known = [*stream.prompt, *stream.tokens]
         assert 0 < len(content) < len(known), "at least one token is left, for its logits"
         assert content == known[: len(content)], "what is kept is how this request begins"
+        if not self.may_reuse_replies and self.policy.queues.prefill_chunk_tokens > PIECE_TOKENS_MIN:
+            assert not any(self.device.singly[effect.lane]), "what is kept was computed as it would be now"
+            assert len(known) - len(content) >= PIECE_TOKENS_MIN, "and so will be what follows"
 
     @property
     def may_reuse(self) -> bool:
         """Whether lanes may be retained here."""
         is_shown = self.evidence is not None and self.evidence.allows("prefix_reuse")
         return is_shown and self.policy.reuse.enabled is not False
+
+    @property
+    def may_reuse_replies(self) -> bool:
+        """Whether what decode wrote may be taken for what a prefill would write."""
+        is_shown = self.evidence is not None and self.evidence.allows("reply_reuse")
+        return is_shown if self.policy.reuse.replies is None else self.policy.reuse.replies
 
     def _begin_job(self, effect: SubmitJob) -> None:
         job = effect.job
@@ -168,7 +177,7 @@ class Performer:
                 self._expect_prefill(job, stream)
 
     def _expect_prefill(self, job: PrefillJob, stream: Stream) -> None:
-        """The whole prompt; or, where that has been earned, the next chunk of it."""
+        """The whole prompt; or, where that has been earned, the next chunk of it, and no last chunk of one token."""
         if stream.rewritten is None:
             assert not stream.tokens, "a prompt is prefilled once"
             rest = stream.prompt[stream.prefilled :]
@@ -176,6 +185,8 @@ class Performer:
             rest = (*stream.prompt, *stream.tokens)[stream.rewritten :]
         may_chunk = self.evidence is not None and self.evidence.allows("incremental_prefill")
         tokens = min(len(rest), self.policy.queues.prefill_chunk_tokens) if may_chunk else len(rest)
+        if len(rest) - tokens == 1:
+            tokens = max(1, tokens - 1)
         assert tuple(job.work.tokens) == rest[:tokens]
         assert job.samples == (tokens == len(rest)), "logits are wanted of a prompt's end only"
 

@@ -131,6 +131,15 @@ def test_prompts_around_a_multiple_of_the_chunk(prompt_tokens: int) -> None:
     assert [samples for _, _, samples in jobs] == [False] * (len(jobs) - 1) + [True]
 
 
+@pytest.mark.parametrize(
+    ("chunk_tokens", "lengths"),
+    [(5, [5, 5, 4, 2]), (4, [4, 4, 4, 4]), (3, [3, 3, 3, 3, 2, 2]), (2, [2] * 8), (1, [1] * 16)],
+)
+def test_a_last_chunk_is_not_a_single_token(chunk_tokens: int, lengths: list[int]) -> None:
+    """It would be computed as decode computes it, and not as in the whole prompt."""
+    assert [tokens for _, tokens, _ in prefilled_in_chunks(16, chunk_tokens)] == lengths
+
+
 def test_a_prompt_is_of_the_class_of_its_next_job() -> None:
     scheduler = PrefillScheduler(QUEUES, chunk_tokens=6)
     request = admitted_request(1, lane=0, prompt_tokens=20)

@@ -104,6 +104,7 @@ def policies(draw: st.DrawFn, lanes: int, engines: int) -> Policy:
             max_lanes=draw(st.none() | st.integers(1, 2), label="reuse_max_lanes"),
             max_age_s=draw(st.sampled_from([2.0, 600.0]), label="reuse_max_age_s"),
             min_tokens=draw(st.integers(1, 4), label="reuse_min_tokens"),
+            replies=draw(st.sampled_from([None, None, True, False]), label="reuse_replies"),
         ),
         tenants=draw(tenant_policies, label="tenants"),
         recovery=RecoveryPolicy(
@@ -119,7 +120,8 @@ def worlds(draw: st.DrawFn) -> World:
     shape = draw(shapes())
     engines = draw(st.sampled_from([(EngineId.PING,), (EngineId.PING, EngineId.PONG)]), label="engines")
     policy = draw(policies(shape.lanes, len(engines)))
-    capability = draw(st.sampled_from([None, "incremental_prefill", "prefix_reuse", "prefix_reuse"]), label="evidence")
+    shown = [None, "incremental_prefill", "prefix_reuse", "reply_reuse"]
+    capability = draw(st.sampled_from(shown), label="evidence")
     evidence = None if capability is None else evidence_of(capability)
     return World(shape, policy=policy, engines=engines, evidence=evidence)
 

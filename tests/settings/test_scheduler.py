@@ -101,7 +101,7 @@ EVERY = {
     "decode": {"policy": "edf", "tenant_lane_share": 0.5},
     "fairness": {"decode_cost_weight": 2.5},
     "batch": {"profiles": [1, 4], "batching_window_us": 1500, "thresholds": {4: 3}},
-    "prefix_reuse": {"enabled": True, "max_lanes": 3, "max_age_s": 90, "min_tokens": 40},
+    "prefix_reuse": {"enabled": True, "max_lanes": 3, "max_age_s": 90, "min_tokens": 40, "replies": False},
     "executor": {
         "max_inflight": 2,
         "fixed_engine": False,
@@ -123,7 +123,7 @@ def test_every_key_reaches_the_policy() -> None:
     assert attrs.astuple(queues) == (TurnPolicy.WRR, 9, 10, 11, 12, 13, 14, 0.25, 15)
     assert attrs.astuple(policy.decode) == (DecodeOrder.EDF, 0.5)
     assert attrs.astuple(policy.fairness) == (2.5,)
-    assert attrs.astuple(policy.reuse) == (True, 3, 90, 40)
+    assert attrs.astuple(policy.reuse) == (True, 3, 90, 40, False)
     assert (batch.profiles, batch.batching_window_s, batch.thresholds) == ((1, 4), 0.0015, {4: 3})
     assert attrs.astuple(policy.recovery) == (8, False, True)
     assert policy.tenant("acme").weight == 2
