@@ -22,13 +22,14 @@ from sse_client import request, stream
 
 from calculet_trio.cli.wiring import wire
 from calculet_trio.core.effects import Admit, AllocateSequence, Deliver, Effect, Finish, Place, SubmitJob
-from calculet_trio.core.events import LaneResult
+from calculet_trio.core.events import Event, LaneResult
 from calculet_trio.core.jobs import Job
+from calculet_trio.core.serving import ServingCore
 from calculet_trio.observe.logging import configure_logging
-from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.runtimes.port import Finished
 from calculet_trio.settings.configuration import load
 from calculet_trio.shell.daemon import HttpServer
+from calculet_trio.shell.executor import DeviceExecutor
 from calculet_trio.shell.lifecycle import run
 from calculet_trio.shell.loading import ModelText
 from calculet_trio.shell.sampler_pool import SamplerPool
@@ -52,20 +53,39 @@ ANSWERED_S = 60
 # ---- in the daemon ----------------------------------------------------------------------------------
 
 
-class Moments(ServiceMetrics):
-    """Metrics that also note when the only request of the moment passes."""
+class Moments:
+    """Notes when the only request of the moment passes."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._passed_s: dict[str, float] = {}
 
     def note(self, stage: str) -> None:
         """The first time that the request passes here."""
         self._passed_s.setdefault(stage, time.perf_counter())
 
-    def saw(self, effect: Effect, now: float) -> None:
-        """The core's decisions are stages, too."""
-        super().saw(effect, now)
+    def watch(self) -> None:
+        """Note what the core decides, in the loop, and when a job's outputs are there, in the engine's thread."""
+        handle, submit, settle = ServingCore.handle, DeviceExecutor.submit, SamplerPool.settle
+
+        def deciding(core: ServingCore, event: Event, now: float) -> list[Effect]:
+            effects = handle(core, event, now)
+            for effect in effects:
+                self._decided(effect)
+            return effects
+
+        def submitting(executor: DeviceExecutor, effect: SubmitJob) -> None:
+            self.note("submitted")
+            submit(executor, effect)
+
+        def settling(samplers: SamplerPool, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
+            self.note("computed")
+            return settle(samplers, job, finished)
+
+        ServingCore.handle = deciding  # type: ignore[method-assign]
+        DeviceExecutor.submit = submitting  # type: ignore[method-assign]
+        SamplerPool.settle = settling  # type: ignore[method-assign]
+
+    def _decided(self, effect: Effect) -> None:
         match effect:
             case Place():
                 self.note("placed")
@@ -73,23 +93,11 @@ class Moments(ServiceMetrics):
                 self.note("offered")
             case Admit():
                 self.note("admitted")
-            case SubmitJob():
-                self.note("submitted")
             case Deliver():
                 self.note("delivered")
             case Finish():
                 print(json.dumps(self._passed_s), flush=True)
                 self._passed_s.clear()
-
-    def note_what_is_computed(self) -> None:
-        """Note when a job's outputs are there, in the engine's thread."""
-        settle = SamplerPool.settle
-
-        def noting(samplers: SamplerPool, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
-            self.note("computed")
-            return settle(samplers, job, finished)
-
-        SamplerPool.settle = noting  # type: ignore[method-assign]
 
 
 class NotingService:
@@ -113,7 +121,7 @@ def serve(configuration: Path) -> None:
     configure_logging(verbosity=0)
     daemon = wire(load(configuration), on_ready=lambda port: print(f"is ready on http://127.0.0.1:{port}", flush=True))
     moments = Moments()
-    moments.note_what_is_computed()
+    moments.watch()
     source = daemon.source
 
     def open_text() -> ModelText:
@@ -132,7 +140,6 @@ def serve(configuration: Path) -> None:
         run,
         attrs.evolve(
             daemon,
-            metrics=moments,
             source=attrs.evolve(source, open_text=open_text),
             serve_http=noting(daemon.serve_http, moments),
         ),

@@ -23,8 +23,8 @@ QUESTIONS: Final = (
     "Who needs a lighthouse, and why?",
     "Explain what a clock does, to a child.",
 )
-TOKENS: Final = 32
-FAULTS: Final = (Planned(FaultKind.CCU_FAULT, 5), Planned(FaultKind.PCIE_ERROR, 22), Planned(FaultKind.CCU_FAULT, 45))
+TOKENS: Final = 120
+FAULTS: Final = (Planned(FaultKind.CCU_FAULT, 5), Planned(FaultKind.PCIE_ERROR, 60), Planned(FaultKind.CCU_FAULT, 145))
 """In a prefill, and twice while streams of different lengths decode."""
 
 

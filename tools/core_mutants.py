@@ -202,6 +202,20 @@ MORE = (
         "min(self.prefilled_tokens, len(self.prompt))",
         ("retention",),
     ),
+    Mutant(
+        "a replay writes the newest token in the place of each",
+        "decode",
+        "request.generated[place]",
+        "request.generated[newest]",
+        ("replay",),
+    ),
+    Mutant(
+        "a replay samples what it knows",
+        "decode",
+        "samples=place == newest",
+        "samples=True",
+        ("replay",),
+    ),
     # ---- prefill -------------------------------------------------------------------------------------------
     Mutant(
         "a last chunk of one token is computed otherwise than in its prompt",

@@ -251,8 +251,8 @@ class Rig:
         self, seat: Seat, tokens: Sequence[int], *, position: int | None = None, samples: bool = True
     ) -> Job:
         begin = seat.length if position is None else position
-        work = LaneWork(_WAITING, seat.sequence, seat.lane, 0, tuple(tokens), begin)
-        return PrefillJob(JobId(next(self._jobs)), self.generation, self.shape.prefill, work, samples=samples)
+        work = LaneWork(_WAITING, seat.sequence, seat.lane, 0, tuple(tokens), begin, samples=samples)
+        return PrefillJob(JobId(next(self._jobs)), self.generation, self.shape.prefill, work)
 
     def decode_job(self, profile: BatchProfile, tokens: Mapping[Seat, int], *, first: int = 0) -> DecodeJob:
         is_indirect = self.shape.layout is LaneLayout.INDIRECT

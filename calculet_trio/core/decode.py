@@ -153,8 +153,12 @@ class DecodeScheduler:
             assert lane is not None
             assert lane.sequence is not None
             index = row if first_lane is None else lane.id - first_lane
+            place, newest = lane.committed_len - len(request.prompt), len(request.generated) - 1
+            token = request.generated[place]  # the newest, but in a replay, which writes all of them again
             works.append(
-                LaneWork(request.id, lane.sequence, lane.id, index, (request.generated[-1],), lane.committed_len)
+                LaneWork(
+                    request.id, lane.sequence, lane.id, index, (token,), lane.committed_len, samples=place == newest
+                )
             )
         if len(self._next_turn) > 2 * len(self._ready) + self._shape.lanes:
             self._next_turn = {tenant: turn for tenant, turn in self._next_turn.items() if turn > self._clock}

@@ -37,6 +37,7 @@ class LaneWork:
         index: the lane's row in this batch, and in the logits that come back.
         tokens: token ids to append, in order; one for decode.
         position: the position of the first of them: the lane's committed length.
+        samples: whether a token is to be chosen after the last of them; what is known already is only written.
     """
 
     request: Final[RequestId]
@@ -45,27 +46,28 @@ class LaneWork:
     index: Final[int]
     tokens: Final[Sequence[int]]
     position: Final[int]
+    samples: Final[bool] = True
 
 
 @attrs.frozen
 class PrefillJob:
-    """One sequence's prompt, or a chunk of it, as one job.
-
-    Args:
-        samples: whether logits of its last token are wanted: it ends the prompt.
-    """
+    """One sequence's prompt, or a chunk of it, as one job."""
 
     job: JobId
     generation: GenerationId
     profile: PrefillProfile
     work: LaneWork
-    samples: bool = True
 
     phase: ClassVar[str] = "prefill"
 
     @property
     def lanes(self) -> tuple[LaneWork, ...]:
         return (self.work,)
+
+    @property
+    def samples(self) -> bool:
+        """Whether logits of its last token are wanted."""
+        return self.work.samples
 
 
 @attrs.frozen
@@ -83,8 +85,12 @@ class DecodeJob:
     first_lane: LaneId | None
     lanes: tuple[LaneWork, ...]
 
-    samples: ClassVar[bool] = True
     phase: ClassVar[str] = "decode"
+
+    @property
+    def samples(self) -> bool:
+        """Whether logits of any lane are wanted."""
+        return any(work.samples for work in self.lanes)
 
 
 Job = PrefillJob | DecodeJob

@@ -24,11 +24,13 @@ class PrefillScheduler:
         policy: where the classes end.
         chunk_tokens: prompts go in pieces of at most so many tokens; None for whole prompts, which is all
             that may be done until the package has earned ``incremental_prefill``.
+        replies: whether a replay's prefill writes what was sampled, too; else decode writes that again, as it did.
     """
 
-    def __init__(self, policy: QueuePolicy, *, chunk_tokens: int | None) -> None:
+    def __init__(self, policy: QueuePolicy, *, chunk_tokens: int | None, replies: bool) -> None:
         self._policy = policy
         self._chunk_tokens = chunk_tokens
+        self._replies = replies
         self._queues: dict[WorkKind, deque[Request]] = {kind: deque() for kind in PREFILL_KINDS}
 
     def class_of(self, tokens: int) -> WorkKind:
@@ -73,19 +75,25 @@ class PrefillScheduler:
         assert lane.sequence is not None
         begin = lane.committed_len
         end = begin + self._next_tokens(request)
+        known = request.known_tokens if self._replies else request.prompt
         work = LaneWork(
             request=request.id,
             sequence=lane.sequence,
             lane=lane.id,
             index=0,
-            tokens=request.known_tokens[begin:end],
+            tokens=known[begin:end],
             position=begin,
+            samples=end == request.known_count,
         )
-        return PrefillJob(job, request.generation, profile, work, samples=end == request.known_count), request
+        return PrefillJob(job, request.generation, profile, work), request
+
+    def share(self, request: Request) -> int:
+        """How many of the request's known tokens are for prefills to write; decode writes the others."""
+        return request.known_count if self._replies else len(request.prompt)
 
     def _next_tokens(self, request: Request) -> int:
         """All that is left, or as much of it as leaves a whole piece for the last."""
-        left = request.known_count - request.prefilled_tokens
+        left = self.share(request) - request.prefilled_tokens
         if self._chunk_tokens is None or left <= self._chunk_tokens:
             return left
         return max(1, min(self._chunk_tokens, left - PIECE_TOKENS_MIN))

@@ -1,6 +1,9 @@
-"""Replays: sequences whose KV is gone, and whose streams go on once all their tokens have been prefilled again.
+"""Replays: sequences whose KV is gone, and whose streams go on once all their tokens have been written again.
 
-The host knows every token of every sequence, so that a device that was reset can be brought back to where it was.
+The host knows every token of every sequence, so that a device that was reset can be brought back to where it was: to
+the bit, so that the text goes on as it would have. The prompt is prefilled again. What was sampled since is decoded
+again, many lanes at a time, and nothing is sampled after it; where decode was shown to compute as prefill does
+(``reply_reuse``), it is prefilled with the prompt.
 
 Source: SPEC section 9 (``recovery.replay``).
 """
@@ -46,7 +49,7 @@ class Replays:
         request.lane = None
         if isinstance(request.give_up, CancelReason):
             self._endings.drop(request)
-        elif not self._enabled or sampled or request.give_up is not None or not _fits(request, served):
+        elif not self._enabled or sampled or request.give_up is not None or not served.can_write_again(request):
             self._endings.fail(request, reason)
         else:
             self._registry.move(request, RequestEvent.REPLAY)
@@ -71,8 +74,3 @@ class Replays:
     def put_back(self, request: Request) -> None:
         """The device refused it a lane for now: it waits in front of the others."""
         self._waiting = {request.id: request, **self._waiting}
-
-
-def _fits(request: Request, served: Served) -> bool:
-    """Whether the prefill graph takes all that is known; what was decoded may have outgrown it."""
-    return request.known_count <= served.shape.prefill.max_seq

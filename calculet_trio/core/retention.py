@@ -121,7 +121,9 @@ class Retention:
         is not taken for it: another conversation that begins the same may come back to it.
         """
         best: Match | None = None
-        wanted = request.known_tokens if self._retained else ()
+        wanted: Sequence[int] = ()
+        if self._retained:
+            wanted = request.known_tokens if self._replies else request.prompt
         for each in reversed(self._retained.values()):
             if each.tenant != request.tenant:
                 continue

@@ -17,7 +17,7 @@ from calculet_trio.core.lanes import KvLanes, LaneState
 from calculet_trio.core.policy import BatchPolicy, Policy
 from calculet_trio.core.prefill import PREFILL_KINDS, PrefillScheduler
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.core.request import Request, RequestState
+from calculet_trio.core.request import Request, RequestEvent, RequestState
 from calculet_trio.core.retention import Retention, ReuseCounts
 from calculet_trio.core.service_rates import ServiceRates
 from calculet_trio.core.turns import LongQuota, WorkKind, turns_of
@@ -71,7 +71,9 @@ class Served:
         self.rates = ServiceRates()
         may_chunk = evidence is not None and evidence.allows("incremental_prefill")
         self._prefill = PrefillScheduler(
-            policy.queues, chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None
+            policy.queues,
+            chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None,
+            replies=evidence is not None and evidence.allows("reply_reuse"),
         )
         self._decode = DecodeScheduler(shape, policy.decode, _shown(policy.batch, shape, evidence), self.rates)
         self.may_hold = policy.batch.batching_window_s > 0
@@ -97,10 +99,19 @@ class Served:
         request.ready_s = now
         self._prefill.push(request)
 
-    def enqueue_rest(self, request: Request, now: float) -> None:
-        """A request of whose prompt a part was just committed waits for an engine, before others begin."""
-        request.ready_s = now
-        self._prefill.put_back(request)
+    def enqueue_known(self, request: Request, now: float) -> None:
+        """A request of whose known tokens some were just committed, and nothing was sampled: the others follow."""
+        if request.prefilled_tokens < self._prefill.share(request):
+            request.advance(RequestEvent.CHUNK)
+            request.ready_s = now
+            self._prefill.put_back(request)  # before others begin
+        else:
+            request.advance(RequestEvent.COMMIT)
+            self.enqueue_token(request, now)
+
+    def can_write_again(self, request: Request) -> bool:
+        """Whether the prefill graph takes what is for it to write; with what was decoded that may have outgrown it."""
+        return self._prefill.share(request) <= self.shape.prefill.max_seq
 
     def put_back(self, request: Request) -> None:
         """The device did not take the request's job."""

@@ -130,8 +130,10 @@ class Settlement:
             request.prefilled_tokens += len(work.tokens)
         if request.give_up is not None:
             self.endings.give_up(request)
-        elif not job.samples:
-            self._next_chunk(request, served, now)
+        elif not work.samples:
+            served.enqueue_known(request, now)
+            if now >= request.deadline_s:
+                self.endings.expire(request)
         elif result is None or result.request != work.request:
             self.pair.doubted(Doubt.CROSS_TALK)
             self.endings.fail(request, FaultReason.RUNTIME_ERROR)
@@ -157,14 +159,6 @@ class Settlement:
         if served.retain(request, now):
             self.drain_rate.ended(now, others_waiting=self.registry.waiting > 0)
         self.endings.finish(request, reason, truncated_by)
-
-    def _next_chunk(self, request: Request, served: Served, now: float) -> None:
-        """A part of the prompt is in KV; nothing was sampled."""
-        request.advance(RequestEvent.CHUNK)
-        if now >= request.deadline_s:
-            self.endings.expire(request)
-        else:
-            served.enqueue_rest(request, now)
 
     def _withdraw(self, record: JobRecord, reason: FaultReason | None, now: float) -> None:
         """Nothing of the job may be committed; its requests wait again, or fail for ``reason``."""

@@ -55,7 +55,7 @@ class Gauges(Collector):
         for name, (text, value) in plain.items():
             yield GaugeMetricFamily(name, text, value)
         yield CounterMetricFamily("calculet_device_resets", "Resets of the device by this process.", now.resets)
-        again = "Sequences prefilled again after a reset, so that their streams go on."
+        again = "Sequences written again after a reset, so that their streams go on."
         yield CounterMetricFamily("calculet_replays", again, now.replays)
         reuse = now.reuse
         hits = "Requests that went on from a KV lane that an earlier one had left."

@@ -228,14 +228,23 @@ class ScriptedRuntime:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _next_tokens(self, job: Job) -> list[ScriptedToken]:
-        """What each lane's reply says next; a part of a prompt makes nobody say anything."""
-        return [self._next_token(work) for work in job.lanes] if job.samples else []
+        """What each lane's reply says next; a part of a prompt makes nobody say anything, nor does what is known."""
+        return [self._next_token(job, work) for work in job.lanes if work.samples]
 
-    def _next_token(self, work: LaneWork) -> ScriptedToken:
+    def _next_token(self, job: Job, work: LaneWork) -> ScriptedToken:
         speech = self._speeches[work.sequence]
-        if speech.reply is None:  # the whole prompt is known now: it chooses the reply
-            speech.reply = self.script.reply_to(self.script.tokenizer.decode([*speech.tokens, *work.tokens]))
+        self._choose_reply(speech, job, work)
+        assert speech.reply is not None
         return speech.reply.token_at(speech.said, self.script.eos)
+
+    def _choose_reply(self, speech: _Speech, job: Job, work: LaneWork) -> None:
+        """The whole prompt chooses it: with the prefill that ends it, or, of a reply that is written again, before."""
+        if speech.reply is not None:
+            return
+        is_prefill = isinstance(job, PrefillJob)
+        prompt = [*speech.tokens, *(work.tokens if is_prefill else ())]
+        speech.reply = self.script.reply_to(self.script.tokenizer.decode(prompt))
+        speech.said = 0 if is_prefill else 1
 
     def _fault_of(self, job: Job, kinds: set[ScriptedFault]) -> ScriptedFault | None:
         """The first fault of these kinds that is due in the job; it counts as having happened."""
@@ -249,9 +258,12 @@ class ScriptedRuntime:
         """Write the job's tokens to their sequences' histories and the replies' next ones to the logits."""
         logits = self._logits[engine]
         for work in job.lanes:
-            self._speeches[work.sequence].tokens.extend(work.tokens)
-        for work, token in zip(job.lanes, tokens, strict=False):
-            self._speeches[work.sequence].said += 1
+            speech = self._speeches[work.sequence]
+            if not isinstance(job, PrefillJob):
+                self._choose_reply(speech, job, work)
+            speech.tokens.extend(work.tokens)
+            speech.said += work.samples or not isinstance(job, PrefillJob)
+        for work, token in zip((work for work in job.lanes if work.samples), tokens, strict=True):
             row = logits[work.index]
             if token.logits is None:
                 row[:] = 0.0

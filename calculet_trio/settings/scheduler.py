@@ -216,7 +216,9 @@ class RecoverySettings:
         YesNo(), True, "Leave with exit code 75 when a DMA's fate is unknown: only a new process may go on then."
     )
     replay: bool = key(
-        YesNo(), False, "After a reset, prefill running sequences again so that their streams go on; else they fail."
+        YesNo(),
+        False,
+        "After a reset, write running sequences again as they were written, so that their streams go on; else they fail.",
     )
 
 

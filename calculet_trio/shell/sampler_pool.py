@@ -44,10 +44,9 @@ class SamplerPool:
         return None if reply is None else reply.finish()
 
     def settle(self, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
-        """Sample every lane of the job, unless it was a part of a prompt. One lane's failure is its own."""
-        if not job.samples:
-            return ()
-        return tuple(self._sample(work, finished) for work in job.lanes if work.lane not in finished.lost_lanes)
+        """Sample every lane of the job of which that is wanted. One lane's failure is its own."""
+        lost = finished.lost_lanes
+        return tuple(self._sample(work, finished) for work in job.lanes if work.samples and work.lane not in lost)
 
     def _sample(self, work: LaneWork, finished: Finished) -> LaneResult:
         reply = self._replies.get(work.request)

@@ -22,7 +22,7 @@ from calculet_trio.core.effects import (
     SubmitJob,
 )
 from calculet_trio.core.evidence import Evidence
-from calculet_trio.core.jobs import PIECE_TOKENS_MIN, DecodeJob, EngineId, Job, PrefillJob
+from calculet_trio.core.jobs import PIECE_TOKENS_MIN, DecodeJob, EngineId, Job, LaneWork, PrefillJob
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.profiles import ModelShape
 from calculet_trio.core.serving import ServingCore
@@ -172,7 +172,7 @@ class Performer:
             assert stream.is_open, "no work for a request that has ended"
             assert self.device.content[work.lane] == stream.written, "the lane holds this request's tokens, no others"
             if isinstance(job, DecodeJob):
-                assert tuple(work.tokens) == (stream.tokens[-1],)
+                self._expect_step(work, stream)
             else:
                 self._expect_prefill(job, stream)
 
@@ -181,14 +181,23 @@ class Performer:
         if stream.rewritten is None:
             assert not stream.tokens, "a prompt is prefilled once"
             rest = stream.prompt[stream.prefilled :]
-        else:
+        elif self.evidence is not None and self.evidence.allows("reply_reuse"):
             rest = (*stream.prompt, *stream.tokens)[stream.rewritten :]
+        else:
+            rest = stream.prompt[stream.rewritten :]
         may_chunk = self.evidence is not None and self.evidence.allows("incremental_prefill")
         tokens = min(len(rest), self.policy.queues.prefill_chunk_tokens) if may_chunk else len(rest)
         if len(rest) - tokens == 1:
             tokens = max(1, tokens - 1)
         assert tuple(job.work.tokens) == rest[:tokens]
-        assert job.samples == (tokens == len(rest)), "logits are wanted of a prompt's end only"
+        is_known = stream.rewritten is not None and stream.rewritten + len(rest) < len(stream.known)
+        assert job.samples == (tokens == len(rest) and not is_known), "logits are wanted of a prompt's end only"
+
+    def _expect_step(self, work: LaneWork, stream: Stream) -> None:
+        """The newest token; in a replay each of them as it was written before, and nothing is sampled after it."""
+        written = len(stream.written)
+        assert tuple(work.tokens) == (stream.known[written],)
+        assert work.samples == (written + 1 == len(stream.known))
 
     @property
     def open_streams(self) -> list[Stream]:

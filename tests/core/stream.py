@@ -50,8 +50,13 @@ class Stream:
     def written(self) -> list[int]:
         """What its lane holds between two jobs: what was prefilled of its prompt, and all tokens but the last."""
         if self.rewritten is not None:
-            return [*self.prompt, *self.tokens][: self.rewritten]
+            return self.known[: self.rewritten]
         return [*self.prompt[: self.prefilled], *self.tokens[:-1]]
+
+    @property
+    def known(self) -> list[int]:
+        """Its prompt, and all that was sampled since."""
+        return [*self.prompt, *self.tokens]
 
     def begin_again(self) -> None:
         """Its KV is gone, and so is its lane."""

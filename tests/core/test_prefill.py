@@ -19,7 +19,7 @@ SHORT = WorkKind.SHORT_PREFILL
 
 @pytest.fixture
 def scheduler() -> PrefillScheduler:
-    return PrefillScheduler(QUEUES, chunk_tokens=None)
+    return PrefillScheduler(QUEUES, chunk_tokens=None, replies=True)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def scheduler() -> PrefillScheduler:
     [(1, "short"), (512, "short"), (513, "medium"), (4096, "medium"), (4097, "long"), (40_959, "long")],
 )
 def test_classes_end_where_the_specification_says(prompt_tokens: int, kind: str) -> None:
-    assert PrefillScheduler(QueuePolicy(), chunk_tokens=None).class_of(prompt_tokens) is WorkKind(kind)
+    assert PrefillScheduler(QueuePolicy(), chunk_tokens=None, replies=True).class_of(prompt_tokens) is WorkKind(kind)
 
 
 def test_nothing_is_available_where_nobody_waits(scheduler: PrefillScheduler) -> None:
@@ -99,7 +99,7 @@ def test_those_that_wait_are_told_by_class(scheduler: PrefillScheduler) -> None:
 
 def prefilled_in_chunks(prompt_tokens: int, chunk_tokens: int) -> list[tuple[int, int, bool]]:
     """Position, length and whether logits are wanted, of each job of one prompt."""
-    scheduler = PrefillScheduler(QUEUES, chunk_tokens=chunk_tokens)
+    scheduler = PrefillScheduler(QUEUES, chunk_tokens=chunk_tokens, replies=True)
     request = admitted_request(1, lane=0, prompt_tokens=prompt_tokens)
     scheduler.push(request)
     jobs = []
@@ -141,7 +141,7 @@ def test_a_last_chunk_is_not_a_single_token(chunk_tokens: int, lengths: list[int
 
 
 def test_a_prompt_is_of_the_class_of_its_next_job() -> None:
-    scheduler = PrefillScheduler(QUEUES, chunk_tokens=6)
+    scheduler = PrefillScheduler(QUEUES, chunk_tokens=6, replies=True)
     request = admitted_request(1, lane=0, prompt_tokens=20)
     scheduler.push(request)
     assert scheduler.available() == [WorkKind.MEDIUM_PREFILL]

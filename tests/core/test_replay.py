@@ -20,6 +20,7 @@ from calculet_trio.ids import LaneId, RequestId
 from tests.core.shapes import evidence_of, small_shape
 from tests.core.world import World, decoding_pair
 
+END = FinishReason.LENGTH
 POLICY = Policy(recovery=RecoveryPolicy(replay=True))
 
 
@@ -48,8 +49,47 @@ def test_streams_of_different_lengths_go_on_to_their_ends() -> None:
         assert world.streams[request].end == Finish(request, FinishReason.LENGTH)
 
 
-def test_a_replay_prefills_all_that_is_known_and_samples_what_comes_next() -> None:
+def test_a_replay_writes_each_token_as_it_was_written_before_and_samples_what_comes_next() -> None:
     world = world_with_replay()
+    requests = [world.ask(prompt_tokens=3, max_new_tokens=8) for _ in range(2)]
+    world.answer_all(jobs=False)
+    while len(world.streams[requests[0]].tokens) < 4:
+        world.finish(world.job.job)
+    lose(world)
+    world.answer_all(jobs=False)
+    before = {request: tuple(world.streams[request].tokens) for request in requests}
+    prefills: list[tuple[int | bool, ...]] = []
+    steps: dict[RequestId, list[tuple[int | bool, ...]]] = {request: [] for request in requests}
+    while any(len(world.streams[request].tokens) == len(before[request]) for request in requests):
+        for work in world.job.lanes:
+            written = prefills if isinstance(world.job, PrefillJob) else steps[work.request]
+            written.append((*work.tokens, work.samples))
+        world.finish(world.job.job)
+    assert prefills == [(1, 2, 3, False)] * 2
+    for request, tokens in before.items():
+        assert steps[request][: len(tokens)] == [(token, token == tokens[-1]) for token in tokens]
+    world.run()
+    assert [world.streams[request].end for request in requests] == [Finish(request, END) for request in requests]
+
+
+def test_a_reply_is_over_where_the_deadline_passes_while_it_is_written_again() -> None:
+    world = world_with_replay()
+    request = world.ask(prompt_tokens=3, max_new_tokens=9, deadline_s=5.0)
+    world.allocate(request)
+    for _ in range(4):
+        world.finish(world.job.job)
+    lose(world)
+    world.allocate(request)
+    world.finish(world.job.job)
+    assert isinstance(world.job, DecodeJob)
+    assert not world.job.samples
+    world.pass_time(6.0)
+    world.finish(world.job.job)
+    assert world.streams[request].end == Finish(request, FinishReason.LENGTH, "deadline")
+
+
+def test_where_decode_was_shown_to_compute_as_prefill_does_a_replay_prefills_all_that_is_known() -> None:
+    world = world_with_replay(evidence=evidence_of("reply_reuse"))
     request = world.ask(prompt_tokens=3, max_new_tokens=5)
     world.allocate(request)
     world.finish(world.job.job)
@@ -149,8 +189,8 @@ def test_a_deadline_ends_a_reply_that_has_begun_as_it_always_does() -> None:
     assert world.core.snapshot().running_requests == 0
 
 
-def test_what_has_outgrown_the_prefill_graph_fails() -> None:
-    world = world_with_replay(shape=small_shape(prefill_max_seq=4))
+def test_what_has_outgrown_the_prefill_graph_fails_where_all_of_it_is_prefilled() -> None:
+    world = world_with_replay(shape=small_shape(prefill_max_seq=4), evidence=evidence_of("reply_reuse"))
     fits, outgrown = world.ask(prompt_tokens=3, max_new_tokens=9), world.ask(prompt_tokens=4, max_new_tokens=9)
     world.answer_all(jobs=False)
     while not all(stream.tokens for stream in world.streams.values()):
@@ -159,6 +199,17 @@ def test_what_has_outgrown_the_prefill_graph_fails() -> None:
     assert world.streams[outgrown].end == Fail(outgrown, FaultReason.CCU_FAULT, retryable=True)
     known = 3 + len(world.streams[fits].tokens)
     assert world.streams[fits].is_open == (known <= 4)
+
+
+def test_what_has_outgrown_the_prefill_graph_goes_on_where_decode_writes_it_again() -> None:
+    world = world_with_replay(shape=small_shape(prefill_max_seq=4))
+    request = world.ask(prompt_tokens=4, max_new_tokens=9)
+    world.allocate(request)
+    for _ in range(5):
+        world.finish(world.job.job)
+    lose(world)
+    world.run()
+    assert world.streams[request].end == Finish(request, END)
 
 
 def test_a_request_whose_token_was_sampled_and_cannot_be_used_fails() -> None:

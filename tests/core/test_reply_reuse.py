@@ -44,7 +44,7 @@ def test_of_a_reply_nothing_is_used_again_unless_that_was_shown_or_is_wanted(
 
 def test_what_a_replay_has_prefilled_again_counts_as_prefilled() -> None:
     policy = {"recovery": RecoveryPolicy(max_resets_per_10min=1, replay=True)}
-    world = world_of(evidence=evidence_of("prefix_reuse"), policy=policy)
+    world = world_of(evidence=evidence_of("reply_reuse"), reuse=attrs.evolve(REUSE, replies=False), policy=policy)
     first = world.ask(prompt_tokens=5, max_new_tokens=4)
     world.allocate(first)
     world.finish(world.job.job)

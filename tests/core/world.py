@@ -198,7 +198,6 @@ class World(Performer):
         else:
             ended = self._end(job, written=True)
             self.device.lose_lanes(lost)
-        mute = mute or not ended.samples
         results = []
         expected = []
         for work in ended.lanes:
@@ -206,6 +205,8 @@ class World(Performer):
             if work.lane in lost:
                 if self.policy.recovery.replay:
                     stream.begin_again()
+                continue
+            if not work.samples:
                 continue
             failed = FaultReason.BAD_LOGITS if work.request in fail else None
             token = None if failed else stream.next_token
@@ -259,11 +260,10 @@ class World(Performer):
         for work in ended.lanes:
             stream = self.streams[work.request]
             stream.ready_s = self.now
-            if isinstance(ended, PrefillJob) and written:
-                if stream.rewritten is None:
-                    stream.prefilled += len(work.tokens)
-                else:
-                    stream.rewritten += len(work.tokens)
+            if written and stream.rewritten is not None:
+                stream.rewritten += len(work.tokens)
+            elif isinstance(ended, PrefillJob) and written:
+                stream.prefilled += len(work.tokens)
         return ended
 
     def _answer(self, event: ev.Event) -> None:

@@ -81,7 +81,7 @@ def test_the_last_token_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_replay_forgets_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "known_tokens", property(lambda request: (*request.prompt, *request.generated[::-1])))
     policy = Policy(recovery=RecoveryPolicy(max_resets_per_10min=1000, replay=True))
-    spec = small(faults={FaultKind.CCU_FAULT: 0.02}, policy=policy)
+    spec = small(faults={FaultKind.CCU_FAULT: 0.02}, policy=policy, reuse=True)
     assert "is continued with tokens that are not its own" in complaint(spec)
 
 

@@ -167,7 +167,8 @@ class DiligenceChecker:
                 if isinstance(event, ev.JobFinished) and work.lane in event.lost:
                     request.has_lane = False
                 elif isinstance(event, ev.JobFinished):  # who was turned away has waited on
-                    request.ready_at, request.is_decoding = self._done, job.samples
+                    is_written = work.position + len(work.tokens) >= request.prompt_tokens
+                    request.ready_at, request.is_decoding = self._done, is_written
         self._look(now)
 
     def _faulty(self, effect: ef.Quarantined | ef.ResetDevice, now: float) -> None:
