@@ -218,7 +218,7 @@ class RecoverySettings:
     replay: bool = key(
         YesNo(),
         False,
-        "After a reset, write running sequences again as they were written, so that their streams go on; else they fail.",
+        "After a reset, write running sequences again as they were, so that their streams go on; else they fail.",
     )
 
 
