@@ -141,6 +141,7 @@ def _source(configuration: Configuration, store: Store, alias: str, package: Pat
         verify=stored.verify,
         plan=CapacityPlan.of(manifest),
         fits=stored.require_room,
+        unchanged=stored.require_unchanged,
         served=stored.record_served,
         released=stored.release,
         open_text=partial(open_text, package, manifest),

@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
-from calculet_trio.errors import PackageError
 from calculet_trio.packages.acceptance import accept
 from calculet_trio.packages.capacity import CapacityPlan, DeviceRoom, require_room
+from calculet_trio.packages.footprint import Footprint
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.packages.store import Store
 from calculet_trio.packages.store_lease import Lease
 from calculet_trio.packages.trust import Trust
 from calculet_trio.runtimes.port import MemoryUse
-
-_log = structlog.get_logger(__name__)
 
 
 class ServedPackage:
@@ -36,6 +32,7 @@ class ServedPackage:
         self._directory = directory
         self._trust = trust
         self._lease: Lease | None = None
+        self._print: Footprint | None = None
 
     def verify(self) -> None:
         """Hold the package, so that no garbage collection takes it away, and make sure of it.
@@ -43,12 +40,15 @@ class ServedPackage:
         Raises:
             calculet_trio.errors.PackageError: it must not be used, with the reason.
         """
+        is_held = self._lease is not None  # it serves already: it is verified for being loaded again
         if self._lease is None:
             self._lease = Lease(self._directory)
         try:
+            self._print = Footprint.of(self._directory)
             accept(self._store, self._directory, self._trust, thorough=False)
         except BaseException:
-            self.release()
+            if not is_held:
+                self.release()
             raise
 
     def require_room(self, use: MemoryUse, residents: Sequence[CapacityPlan] = ()) -> None:
@@ -70,12 +70,22 @@ class ServedPackage:
             )
             require_room(manifest.name, plan, room)
 
+    def require_unchanged(self) -> None:
+        """Make sure that nobody has touched the package since `verify` began to.
+
+        Raises:
+            calculet_trio.errors.PackageError: somebody has, if only to put the same there again.
+        """
+        if self._print is not None:
+            self._print.require_same(Footprint.of(self._directory))
+
     def record_served(self) -> None:
-        """It was proven and is open to requests; a store that cannot be written to just has no rollback."""
-        try:
-            self._store.record_served(self._directory)
-        except PackageError as error:
-            _log.warning("served_not_recorded", error=error.message)
+        """It was proven and is open to requests.
+
+        Raises:
+            calculet_trio.errors.PackageError: the store cannot be written to. It can be served from all the same.
+        """
+        self._store.record_served(self._directory)
 
     def release(self) -> None:
         """Give the package up: nothing of it is loaded any more. Idempotent."""

@@ -106,7 +106,10 @@ class ModelSource:
         plan: what it takes of the device's memory, as its package declares; None where it declares nothing.
         fits: told what is used of the device, and what the models on it planned, before anything is put there; raises
             `calculet_trio.errors.PackageError` where the model has no room; None where nobody knows.
-        served: told once the model has been proven and is open to requests; blocks a little.
+        unchanged: makes sure, when the model is about to be opened to requests, that its package is the one that
+            was verified; blocks a little; raises `calculet_trio.errors.PackageError`.
+        served: told once the model has been proven and is open to requests; blocks a little; raises
+            `calculet_trio.errors.CalculetError` where that cannot be put on record.
         prove: what it still has to show, now that it is configured; None where nothing is asked.
     """
 
@@ -123,6 +126,7 @@ class ModelSource:
     evidence: Callable[[DeviceInfo], Evidence | None] = lambda _device: None
     plan: CapacityPlan | None = None
     fits: Callable[[MemoryUse, Sequence[CapacityPlan]], None] | None = None
+    unchanged: Callable[[], None] | None = None
     served: Callable[[], None] | None = None
     prove: Callable[[GenerationId, DeviceInfo, Evidence | None], Proof] | None = None
 
@@ -321,8 +325,23 @@ class Loader:
             _log.error("unload_not_certain", generation=generation)
         return certain
 
+    async def publish(self, source: ModelSource, open_it: Callable[[], None], report: Say) -> None:
+        """Open it to requests, in one step, if its package is still the one that was verified.
+
+        Raises:
+            calculet_trio.errors.PackageError: somebody has touched it since; nothing was opened.
+        """
+        with self.phase(LoadPhase.PUBLISH, source.alias, report):
+            if source.unchanged is not None:
+                await self._runner.run_whole(source.unchanged, self._limiter)
+            open_it()
+
     async def retain(self, source: ModelSource, report: Say) -> None:
-        """It has proven itself: it is what a rollback may come back to."""
+        """It has proven itself: it is what a rollback may come back to.
+
+        Raises:
+            calculet_trio.errors.CalculetError: that could not be put on record. It serves all the same.
+        """
         with self.phase(LoadPhase.RETAIN, source.alias, report):
             if source.served is not None:
                 await self._runner.run_whole(source.served, self._limiter)

@@ -12,8 +12,8 @@ Source: SPEC section 8 (S §10–§13).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ import trio
 from calculet_trio.core.events import Event, ModelExpected, ModelForgone, ModelParked, SwitchFailed
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.policy import ResidencyStrategy
-from calculet_trio.errors import ModelNotFound, OperationRefused
+from calculet_trio.errors import CalculetError, ModelNotFound, OperationFailed, OperationRefused
 from calculet_trio.ids import GenerationId
 from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.runtimes.port import MemoryUse
@@ -107,39 +107,33 @@ class ModelManager:
         """Bring a package to Ready under its alias; replaces what the alias means now.
 
         Returns:
-            ``generation``, and with a swap ``downtime_s``: how long new requests had to wait for the model.
+            ``generation``, with a swap ``downtime_s``: how long new requests had to wait for the model, and, if it is
+            not on record as good, ``unrecorded``: why.
 
         Raises:
             calculet_trio.errors.PackageError: the package is damaged, does not fit the device, or its
                 golden run does not reproduce; nothing is published, and what was served is served (again).
+            calculet_trio.errors.OperationFailed: it serves, and the device is not certain to be rid of the one before.
 
         **Cancellation**: between two steps, and not after the device has been touched: from there on it is seen
         through, or undone.
         """
-        alias = source.alias
-        began_s = trio.current_time()
+        alias, began_s = source.alias, trio.current_time()
         try:
             with self._desk.loading(alias):
                 generation = self.residents.begin(source)
                 with self.residents.giving_up(generation, alias):
                     self.residents.advance(generation, alias, _E.VALIDATE)
                     prepared = await self._prepare(source, report)
-                try:
-                    async with self._its_turn(generation, alias, report):
-                        downtime_s = await self._put(generation, prepared, report)
-                except BaseException:
-                    # It may serve by now: then it was the one before that did not leave as it should.
-                    if generation not in self.residents:
-                        prepared.text.close()
-                    raise
+                async with self._its_turn(generation, prepared, report):
+                    placed = await self._put(generation, prepared, report)
         except BaseException:
             self._let_go(source)
             raise
-        await self._loader.retain(source, self.board.noting(alias, report))
-        _log.info(
-            "model_ready", model=alias, load_s=round(trio.current_time() - began_s, 3), downtime_s=round(downtime_s, 3)
-        )
-        return {"generation": generation, "downtime_s": round(downtime_s, 3)}
+        load_s, downtime_s = round(trio.current_time() - began_s, 3), round(placed.downtime_s, 3)
+        _log.info("model_ready", model=alias, load_s=load_s, downtime_s=downtime_s)
+        result = {"generation": generation, "downtime_s": downtime_s}
+        return result if placed.unrecorded is None else {**result, "unrecorded": placed.unrecorded}
 
     async def load_named(self, alias: str, package: str | None, report: Report) -> Mapping[str, Any]:
         """An operator's load: see `load`; ``package`` None is the alias's present one, again.
@@ -147,12 +141,13 @@ class ModelManager:
         Raises:
             calculet_trio.errors.ModelNotFound: no such alias, and no package to begin it with.
             calculet_trio.errors.OperationRefused: the daemon is leaving.
+            calculet_trio.errors.OperationFailed: it serves, and a part of the work that was to follow has failed.
         """
         self._require_staying()
         current = self.residents.current.get(alias)
         source = self._parked.get(alias) if current is None else current.source
         if package is None and source is not None:
-            return await self.load(source, report)
+            return _on_record(await self.load(source, report))
         if package is None and alias not in self.board:
             raise ModelNotFound(alias, served=tuple(status.alias for status in self.board.statuses()))
         return await self._load_found(partial(self._finder(), alias, package or alias), alias, report)
@@ -222,28 +217,40 @@ class ModelManager:
             await self.load(source)
 
     @asynccontextmanager
-    async def _its_turn(self, generation: GenerationId, alias: str, report: Report) -> AsyncIterator[None]:
+    async def _its_turn(self, generation: GenerationId, prepared: Prepared, report: Report) -> AsyncIterator[None]:
         """Nobody else configures the device; a load that is cancelled before that comes to nothing.
 
         **Cancellation**: until it has its turn.
         """
-        with self.residents.giving_up(generation, alias):
-            await self._turn.acquire()
-        try:
+        alias = prepared.source.alias
+        with self._text_of(generation, prepared):
             with self.residents.giving_up(generation, alias):
-                if self._is_leaving:  # what was cut short before may be on the device still; this is cancelled soon
-                    await trio.sleep_forever()
-                await _last_chance(report)
+                await self._turn.acquire()
+            try:
+                with self.residents.giving_up(generation, alias):
+                    if self._is_leaving:  # what was cut short before may be on the device still; cancelled soon
+                        await trio.sleep_forever()
+                    await _last_chance(report)
+                yield
+            finally:
+                self._turn.release()
+
+    @contextmanager
+    def _text_of(self, generation: GenerationId, prepared: Prepared) -> Iterator[None]:
+        """Whatever ends the block early lets the text side go, unless the generation serves by then."""
+        try:
             yield
-        finally:
-            self._turn.release()
+        except BaseException:
+            if generation not in self.residents:
+                prepared.text.close()
+            raise
 
     # ---- the ways of a generation -------------------------------------------------------------------
 
     async def _load_found(self, find: Callable[[], ModelSource], alias: str, report: Report) -> Mapping[str, Any]:
         self.board.enter(alias)
         source = await self._loader.resolve(find, alias, self.board.noting(alias, report))
-        return await self.load(source, report)
+        return _on_record(await self.load(source, report))
 
     async def _prepare(self, source: ModelSource, report: Report) -> Prepared:
         """Everything that needs no device, with the room that there will be when the model is put there."""
@@ -252,8 +259,8 @@ class ModelManager:
             used, beside = attrs.evolve(used, used_bytes=0), []
         return await self._loader.prepare(source, used, _plans(beside), self.board.noting(source.alias, report))
 
-    async def _put(self, generation: GenerationId, prepared: Prepared, report: Report) -> float:
-        """Put a prepared package on the device in the present one's place; returns for how long there was none."""
+    async def _put(self, generation: GenerationId, prepared: Prepared, report: Report) -> _Placed:
+        """Put a prepared package on the device in the present one's place, and on record as good."""
         source = prepared.source
         old = self.residents.current.get(source.alias)
         in_the_way = [each for each in self.residents if not self._fit_together(each, source)]
@@ -265,7 +272,7 @@ class ModelManager:
                 why, hint=f"calculet-trio models unload {' '.join(others)}, or residency.strategy: time_sharing"
             )
         if old is not None and in_the_way:
-            return await self._swap(old, generation, prepared, report)
+            return _Placed(await self._swap(old, generation, prepared, report), await self._retain(source, report))
         began_s = trio.current_time()
         with self.residents.giving_up(generation, source.alias):
             for each in in_the_way:
@@ -274,12 +281,25 @@ class ModelManager:
         if in_the_way:
             switch_s = round(trio.current_time() - began_s, 3)
             _log.info("device_switched", model=source.alias, before=others, switch_s=switch_s)
+        # The one before may take long to leave, and not leave as it should: the new one serves, and is good.
+        unrecorded = await self._retain(source, report)
         if old is not None:
             try:
                 await self.residents.retire(old, report, within_s=self._drain_s)
             finally:
                 self._let_go(old.source)
-        return 0.0
+        return _Placed(0.0, unrecorded)
+
+    async def _retain(self, source: ModelSource, report: Report) -> str | None:
+        """Put it on record as good; why that could not be done. It serves all the same."""
+        try:
+            await self._loader.retain(source, self.board.noting(source.alias, report))
+        except CalculetError as error:
+            _log.warning("served_not_recorded", model=source.alias, error=str(error))
+            why = f"{source.alias} serves, but it is not on record as good: {error}"
+            self.board.note(source.alias, doing=None, error=why)
+            return why
+        return None
 
     async def _swap(self, old: Resident, generation: GenerationId, prepared: Prepared, report: Report) -> float:
         """Only one fits: the old one is drained first, and comes back if the new one does not come up."""
@@ -320,7 +340,8 @@ class ModelManager:
         with self.residents.giving_up(again, alias):
             self.residents.advance(again, alias, _E.VALIDATE)
             prepared = await self._prepare(old.source, report)
-            await self.residents.bring_up(again, prepared, report)
+            with self._text_of(again, prepared):
+                await self.residents.bring_up(again, prepared, report)
         self.board.note(alias, error=f"the package that was to replace it failed: {failed}")
         _log.warning("old_package_is_back", model=alias, generation=again)
 
@@ -347,6 +368,26 @@ class ModelManager:
         if self._find is None:
             raise OperationRefused("this daemon's models do not come from a store")
         return self._find
+
+
+@attrs.frozen
+class _Placed:
+    """A package that serves now.
+
+    Args:
+        downtime_s: for how long there was no model under its alias.
+        unrecorded: why it is not on record as good; None where it is.
+    """
+
+    downtime_s: float
+    unrecorded: str | None
+
+
+def _on_record(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a load came to; an operator's has failed where it left no record that a rollback could come back to."""
+    if "unrecorded" in result:
+        raise OperationFailed(result["unrecorded"], hint="mend that, and do the same again")
+    return result
 
 
 def _plans(sources: Iterable[ModelSource]) -> tuple[CapacityPlan, ...]:

@@ -157,18 +157,16 @@ class Residents:
         source = prepared.source
         noting = self.board.noting(source.alias, report)
 
-        async def put_there() -> tuple[ModelDescription, Evidence | None]:
+        async def put_there() -> None:
             description = await self._loader.configure(generation, source, noting)
             self.advance(generation, source.alias, _E.WARM)
-            return description, await self._loader.prove(generation, prepared, noting)
+            evidence = await self._loader.prove(generation, prepared, noting)
+            resident = Resident(generation, source, description)
+            await self._loader.publish(source, partial(self._publish, resident, prepared.text, evidence), noting)
 
         async with self._hands:
             self.advance(generation, source.alias, _E.CONFIGURE)
-            description, evidence = await or_else(put_there, partial(self._loader.take_off, generation))
-        with self._loader.phase(LoadPhase.PUBLISH, source.alias, noting):
-            resident = Resident(generation, source, description)
-            self._resident[generation] = self.current[source.alias] = resident
-            self._publish(resident, prepared.text, evidence)
+            await or_else(put_there, partial(self._loader.take_off, generation))
 
     async def retire(self, resident: Resident, report: Report, *, within_s: float) -> None:
         """Drain a generation, take it off the device, and forget it.
@@ -206,9 +204,11 @@ class Residents:
             )
 
     def _publish(self, resident: Resident, text: ModelText, evidence: Evidence | None) -> None:
+        """What may fail comes first; then the alias moves, for everybody who has to do with it."""
         source, shape = resident.source, resident.description.shape
         model = served_model(source, self._loader.device, resident.description, text, evidence)
         prompts = PromptDesk(text.tokenizer, text.template, context_tokens=shape.max_seq, runner=self._runner)
+        self._resident[resident.generation] = self.current[source.alias] = resident
         self._desk.publish(resident.generation, model, prompts)
         self._post(GenerationAdvanced(resident.generation, source.alias, _E.PUBLISH, shape, evidence))
         version = source.meta.get("package_version")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 
 from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.errors import PackageError
@@ -61,15 +61,55 @@ def test_what_does_not_fit_is_refused_in_numbers(store: Store, served: ServedPac
     assert caught.value.missing_bytes == 1
 
 
-def test_what_served_is_recorded_and_a_store_that_cannot_be_written_to_is_served_from(
-    store: Store, served: ServedPackage
-) -> None:
+def test_what_served_is_recorded_and_what_cannot_be_is_told(store: Store, served: ServedPackage) -> None:
     served.record_served()
     lineage = store.histories.of("tiny")
     assert lineage is not None
     assert lineage.served == store.only().name
     history = store.root / ".history" / "tiny.json"
     history.write_text("{")
-    with structlog.testing.capture_logs() as logs:
+    with pytest.raises(PackageError, match="not valid JSON"):
         served.record_served()
-    assert [entry["event"] for entry in logs] == ["served_not_recorded"]
+
+
+def test_what_is_held_because_it_serves_stays_held_when_it_is_refused_for_being_loaded_again(
+    store: Store, served: ServedPackage
+) -> None:
+    served.verify()
+    (store.only() / "model.sig").unlink()
+    with pytest.raises(PackageError, match="is not signed"):
+        served.verify()
+    assert is_leased(store.only())
+
+
+def _rewrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes())
+
+
+def _replace(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(path.rename(path.parent.parent.parent / "elsewhere"))
+
+
+@pytest.mark.parametrize("touch", [_rewrite, _replace, _link, Path.unlink])
+@pytest.mark.parametrize("name", ["vocabulary.json", "model.onnx"])
+def test_what_was_touched_after_it_was_verified_is_not_served(
+    store: Store, served: ServedPackage, touch: Callable[[Path], None], name: str
+) -> None:
+    served.verify()
+    served.require_unchanged()
+    touch(store.only() / name)
+    with pytest.raises(PackageError, match=f"{name} (was touched after|cannot be used)"):
+        served.require_unchanged()
+
+
+def test_another_manifest_than_the_verified_one_is_not_served(store: Store, served: ServedPackage) -> None:
+    served.verify()
+    _rewrite(store.only() / "manifest.json")
+    with pytest.raises(PackageError, match=r"manifest\.json was touched after it had been verified"):
+        served.require_unchanged()

@@ -6,7 +6,7 @@
 
 A device's job is a step, too, called ``job``.
 
-The steps that are only books (close, publish) read no file and call no device: there is nothing in them to fail.
+One step is only books, close: it reads no file and calls no device, and there is nothing in it to fail.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Steps:
             verify=step("verify", source.verify),
             evidence=step("validate", source.evidence),
             open_text=step("plan", source.open_text),
+            unchanged=step("publish", source.unchanged),
             served=step("retain", source.served),
         )
 

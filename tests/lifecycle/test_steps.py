@@ -1,7 +1,8 @@
 """Each step of a load fails, or is cancelled, in the real process: the old model serves on, or again.
 
-On the CPU the new model is put beside the old one; on the emulated board it takes the old one's place. Two of the
-eleven steps, close and publish, call nothing that could fail: they are books of the core's.
+On the CPU the new model is put beside the old one; on the emulated board it takes the old one's place. One of the
+eleven steps, close, calls nothing that could fail: it is books of the core's. What drain may end in is a deadline that
+passes, and a device that does not let go.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tests.lifecycle.stepped import BESIDE, TAKES_TURNS, SteppedPlant
 from tests.lifecycle.stepped_daemon import BROKEN, REFUSED
 
 OFF_THE_DEVICE = ("resolve", "verify", "validate", "plan")
-ON_THE_DEVICE = ("configure", "inspect", "warm_up", "golden")
+ON_THE_DEVICE = ("configure", "inspect", "warm_up", "golden", "publish")
 FAILURES = [
     *((step, REFUSED) for step in (*OFF_THE_DEVICE, *ON_THE_DEVICE)),
-    *((step, BROKEN) for step in ("verify", "configure", "golden")),
+    *((step, BROKEN) for step in ("verify", "configure", "golden", "publish")),
 ]
 
 
@@ -66,12 +67,50 @@ def test_a_device_that_does_not_confirm_that_it_is_rid_of_a_model_is_named(plant
 
 
 def test_what_cannot_be_recorded_as_good_serves_all_the_same(plant, packages):
-    _, other = packages
+    now, other = packages
     plant.fail("retain", BROKEN)
     ended = plant.load(other)
     assert ended["state"] == "failed"
-    assert "recording as good m broke off" in ended["error"]
+    assert "m serves, but it is not on record as good: recording as good m broke off" in ended["error"]
+    assert "not on record as good" in plant.status()["error"]
     assert plant.serves(other)
+    assert plant.load(now)["state"] == "done"
+    assert plant.status()["error"] is None
+
+
+def test_a_history_that_cannot_be_written_costs_the_record_and_not_the_model(plant, packages):
+    now, other = packages
+    history = plant.home / "data" / "calculet-trio" / "packages" / ".history"
+    history.rename(history.with_name(".history.away"))
+    history.touch()
+    try:
+        ended = plant.load(other)
+    finally:
+        history.unlink()
+        history.with_name(".history.away").rename(history)
+    assert ended["state"] == "failed"
+    assert f"m serves, but it is not on record as good: {history}" in ended["error"]
+    assert plant.serves(other)
+    assert plant.load(now)["state"] == "done"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.sig"])
+def test_a_package_that_is_touched_while_it_is_loaded_is_not_opened_to_requests(plant, packages, name):
+    now, other = packages
+    place = plant.home / "data" / "calculet-trio" / "packages" / ".content" / plant.digests[other]
+    plant.hold("golden")
+    job = plant.begin(other)
+    go_on = plant.reached("golden")
+    (place / name).write_bytes((place / name).read_bytes())
+    go_on()
+    ended = plant.end_of(job)
+    if name == "model.sig":  # it may be signed anew at any time
+        assert ended["state"] == "done"
+        assert plant.load(now)["state"] == "done"
+        return
+    assert f"{name} was touched after it had been verified" in ended["error"]
+    assert plant.serves(now)
+    assert plant.load(other)["state"] == "done"
 
 
 def refuses_to_cancel(plant, job):

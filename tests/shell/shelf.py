@@ -25,6 +25,7 @@ class Shelf:
         calls: what was asked, in order.
         certain: what `unload` says.
         templates: chat templates, by name of their package; the others have none.
+        serves: what happens when a package is put on record as good, by its name; nothing for the others.
     """
 
     def __init__(self, scripts, *, holds_several):
@@ -34,6 +35,7 @@ class Shelf:
         self.calls = []
         self.certain = True
         self.templates = {}
+        self.serves = {}
         self.resident = {}
         self._of = {}  # who answers for an engine's job that is out
         self._now = None
@@ -49,12 +51,17 @@ class Shelf:
                 meta={"package_version": package},
                 digest=f"digest-of-{package}",
                 co_resident=True,
-                served=lambda: self.calls.append(f"served {package}"),
+                unchanged=lambda: self._maybe_fail("publish"),
+                served=lambda: self._serve(package),
                 shape=script.shape,
                 released=partial(self.calls.append, f"released {package}"),
             ),
             **changes,
         )
+
+    def _serve(self, package):
+        self.calls.append(f"served {package}")
+        self.serves.get(package, lambda: None)()
 
     def _maybe_fail(self, step):
         if self.fails.get(step, 0):

@@ -74,6 +74,7 @@ async def living(
     drain_s=5.0,
     job_s=10.0,
     templates=None,
+    serves=None,
 ):
     """A daemon that serves ``m`` from ``old``, and aliases ``beside`` it that are called like their packages.
 
@@ -81,6 +82,7 @@ async def living(
     """
     shelf = Shelf(SCRIPTS, holds_several=holds_several)
     shelf.templates.update(templates or {})
+    shelf.serves.update(serves or {})
     ready, ended, seen, ports = trio.Event(), trio.Event(), [], []
 
     async def serve_http(service, stop, *, task_status):

@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from calculet_trio.core.generation import GenerationState
 from calculet_trio.errors import (
     GenerationFailed,
     LoadBroken,
@@ -51,7 +52,8 @@ async def test_a_swap_under_load_fails_nobody_and_no_reply_is_of_two_models(hold
         assert list(house.shelf.resident) == [2]
         status = house.status()
         assert (status.state, status.package, status.package_version) == ("ready", "digest-of-new", "new")
-        assert house.shelf.calls[-1] == "served new"
+        last = ["served new", "unload", "released old"] if holds_several else ["released old", "served new"]
+        assert house.shelf.calls[-len(last) :] == last, "good before the old one is waited for"
         expected = {"verify", "validate", "plan", "configure", "inspect", "prove", "publish", "retain"}
         assert set(status.phases_s) - {"resolve"} >= expected
         [model] = house.service.models()
@@ -132,7 +134,7 @@ async def test_a_prompt_that_is_prepared_when_its_model_goes_for_good_is_refused
 
 
 @pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
-@pytest.mark.parametrize("step", ["verify", "configure", "inspect", "warm_up", "golden", "golden_differs"])
+@pytest.mark.parametrize("step", ["verify", "configure", "inspect", "warm_up", "golden", "golden_differs", "publish"])
 async def test_a_failure_at_any_step_leaves_the_old_model_serving(holds_several, step):
     async with living(holds_several=holds_several) as house:
         house.shelf.fails[step] = 1
@@ -223,6 +225,17 @@ async def test_a_swap_whose_old_model_does_not_leave_for_certain_says_so_and_the
         assert not templates["new"].closed.is_set()
         assert "released old" in house.shelf.calls
         assert "released new" not in house.shelf.calls
+        assert "served new" in house.shelf.calls, "it is good all the same: a rollback may come back to it"
+
+
+async def test_a_text_side_that_was_opened_for_the_old_model_s_way_back_is_closed_if_that_fails():
+    template = Template()
+    async with living(holds_several=False, templates={"old": template}) as house:
+        house.shelf.fails["publish"] = 2
+        with pytest.raises(PackageError, match="publish failed"):
+            await house.load("new")
+        assert house.status().state == "failed"
+        assert template.closed.is_set()
 
 
 @pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
@@ -258,6 +271,33 @@ async def test_an_unload_whose_time_is_over_waits_for_the_submitted_job_and_free
         assert ended == [("model_unloaded", True)]
         assert house.shelf.resident == {}
         assert house.status().state == "unloaded"
+
+
+@pytest.mark.parametrize("holds_several", [ONE, SEVERAL])
+async def test_a_swap_whose_drain_s_time_is_over_frees_nothing_before_the_submitted_job_has_ended(holds_several):
+    async with living(holds_several=holds_several, drain_s=0.3) as house:
+        ended, swapped = [], []
+
+        async def one():
+            try:
+                await ask(house.service, "gated")
+            except GenerationFailed as error:
+                ended.append((error.reason, error.retryable))
+
+        async def swap():
+            swapped.append(await house.load("new"))
+
+        async with trio.open_nursery() as clients:
+            clients.start_soon(one)
+            await until(lambda: house.alive._loop.snapshot().jobs_in_flight)
+            clients.start_soon(swap)
+            await until(lambda: house.snapshot().generations["m"].get(GenerationState.RECOVERING))
+            assert "unload" not in house.shelf.calls
+            assert not swapped
+            house.shelf.let_through("g")
+        assert ended == [("model_unloaded", True)]
+        assert list(house.shelf.resident) == [2]
+        assert (await ask(house.service, "hi"))[0] == "new"
 
 
 async def test_a_second_model_is_refused_by_name_where_one_fits_and_served_beside_where_both_do():
