@@ -20,8 +20,11 @@ import click
 from calculet_trio import __version__
 from calculet_trio.cli.exit_codes import ExitCode, exit_code_of
 from calculet_trio.errors import CalculetError, OperatorError
+from calculet_trio.visible import visible
 
 STDOUT_FD: Final = 1
+LAYOUT: Final = "\n\t"
+"""Of our own sentences; everything else that a terminal would obey comes from outside."""
 
 
 @attrs.frozen
@@ -197,9 +200,9 @@ def _first_known(error: BaseException) -> CalculetError | None:
 
 
 def _say(message: str, hint: str | None) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(message, apart_from=LAYOUT)}", err=True)
     if hint:
-        click.echo(f"{click.style('hint:', bold=True)} {hint}", err=True)
+        click.echo(f"{click.style('hint:', bold=True)} {visible(hint, apart_from=LAYOUT)}", err=True)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,20 @@ Source: SPEC section 8, load step 3.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calculet_trio.errors import InvalidRequest, PackageError
+from calculet_trio.packages import manifest_json
 from calculet_trio.packages.manifest import Manifest
+from calculet_trio.packages.static_validation import TEXT_BYTES_MAX
+from calculet_trio.regular_file import open_regular
 from calculet_trio.shell.loading import ModelText
 from calculet_trio.text.bpe import BpeTokenizer
 from calculet_trio.text.params import ChatPrompt
 from calculet_trio.text.template import TemplateProcess, TemplateWorker
 from calculet_trio.text.tokenizer import SpecialIds, Tokenizer
+from calculet_trio.visible import visible
 
 PLAIN_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n{% endfor %}"
@@ -36,7 +39,8 @@ def open_text(package: Path, manifest: Manifest) -> ModelText:
     if manifest.text.chat_template is None:
         return ModelText(_open_tokenizer(package, manifest), None)
     try:
-        template = (package / manifest.text.chat_template).read_text(encoding="utf-8")
+        with open_regular(package / manifest.text.chat_template) as file:
+            template = file.read(TEXT_BYTES_MAX["text.chat_template"]).decode()
     except (OSError, ValueError) as error:
         raise _unreadable(manifest, error) from error
     process = TemplateProcess()  # it starts beside the tokenizer's making
@@ -56,7 +60,9 @@ def _open_tokenizer(package: Path, manifest: Manifest) -> BpeTokenizer:
         add_bos=manifest.special.add_bos,
     )
     try:
-        tokenizer = BpeTokenizer.from_vocabulary(json.loads((package / manifest.text.vocabulary).read_bytes()), special)
+        path, bytes_max = package / manifest.text.vocabulary, TEXT_BYTES_MAX["text.vocabulary"]
+        vocabulary: Any = manifest_json.read(path, bytes_max=bytes_max)
+        tokenizer = BpeTokenizer.from_vocabulary(vocabulary, special)
     except PackageError:
         raise
     except Exception as error:  # the tokenizers' library raises this very class, and a vocabulary may hold anything
@@ -100,12 +106,12 @@ def open_template(template: str, tokenizer: Tokenizer, process: TemplateProcess 
         process=process,
     )
     try:
-        worker.render(ORDINARY)
+        tokenizer.encode_prompt(worker.render(ORDINARY))
     except BaseException as error:
         worker.close()
         if isinstance(error, InvalidRequest):
             raise PackageError(
-                f"the package's chat template does not render an ordinary conversation: {error.message}",
+                f"the package's chat template does not render an ordinary conversation: {visible(error.message)}",
                 hint="ask for a package with another template; what it was made of may have one",
             ) from None
         raise

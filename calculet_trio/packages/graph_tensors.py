@@ -2,7 +2,10 @@
 
 A graph names the bytes of its weights by file, offset and length. A name that leads out of the package, or bytes past
 the end of the file, must be found before a runtime maps them. The walk reads what says so and skips the rest; it needs
-no library, so that a doctor and a board's host can make it, and holds one view of the file and nothing else.
+no library, so that a doctor and a board's host can make it, and holds the file, which is small, and nothing else.
+
+A graph that holds programs is refused: a loop need not end, and functions that call one another twice, thirty deep, are
+a million operators once a runtime has written them out. No model here needs either.
 
 Source: ONNX ``onnx.proto`` (field numbers); Protocol Buffers, "Encoding".
 """
@@ -10,7 +13,6 @@ Source: ONNX ``onnx.proto`` (field numbers); Protocol Buffers, "Encoding".
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -19,29 +21,29 @@ import attrs
 
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.manifest import Manifest
+from calculet_trio.regular_file import open_regular
 
 GRAPH_BYTES_MAX: Final = 64 << 20
 """Weights lie beside a graph; without them the largest has a megabyte."""
 FIELDS_MAX: Final = 4_000_000
 """The small reference model's graph has 10,000; a walk over so many takes seconds and ends."""
-DEPTH_MAX: Final = 32
-"""Graphs within graphs (``If``, ``Loop``); a model has two or three."""
 DIMENSIONS_MAX: Final = 16
 TEXT_BYTES_MAX: Final = 4096
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_TENSOR, _MODEL = "tensor", "model"
+_TENSOR, _MODEL, _FUNCTION, _BRANCH = "tensor", "model", "function", "branch"
 _WITHIN: Final[Mapping[str, Mapping[int, str]]] = {
-    _MODEL: {7: "graph", 25: "function"},
+    _MODEL: {7: "graph", 25: _FUNCTION},
     "graph": {1: "node", 5: _TENSOR, 15: "sparse tensor"},
-    "function": {7: "node", 11: "attribute"},
     "node": {5: "attribute"},
-    "attribute": {
-        5: _TENSOR, 10: _TENSOR, 6: "graph", 11: "graph", 22: "sparse tensor", 23: "sparse tensor",
-    },
+    "attribute": {5: _TENSOR, 10: _TENSOR, 6: _BRANCH, 11: _BRANCH, 22: "sparse tensor", 23: "sparse tensor"},
     "sparse tensor": {1: _TENSOR, 2: _TENSOR},
-}  # fmt: skip
-"""Messages that may hold a tensor, by the fields that lead to one."""
+}
+"""Messages that may hold a tensor, or are refused, by the fields that lead to one."""
+_REFUSED: Final[Mapping[str, str]] = {
+    _FUNCTION: "it has functions of its own",
+    _BRANCH: "an operator holds a graph of its own, for a branch or a loop",
+}
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9, 13, 14
 _EXTERNAL: Final = 1
 _BITS: Final[Mapping[int, int]] = {
@@ -85,12 +87,13 @@ def check_graph(directory: Path, name: str, manifest: Manifest) -> None:
     size_bytes = manifest.files[name].size_bytes
     if not 0 < size_bytes <= GRAPH_BYTES_MAX:
         raise PackageError(f"{path} has {size_bytes} bytes; allowed for a graph: 1 to {GRAPH_BYTES_MAX}")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        try:
-            for tensor in _Walk(view).tensors():
-                _check_tensor(tensor, name, manifest)
-        except _Broken as problem:
-            raise PackageError(f"{path} is no graph that can be used: {problem}") from None
+    with open_regular(path) as file:
+        view = file.read(size_bytes)  # not mapped: who shortens the file meanwhile would end the process
+    try:
+        for tensor in _Walk(view).tensors():
+            _check_tensor(tensor, name, manifest)
+    except _Broken as problem:
+        raise PackageError(f"{path} is no graph that can be used: {problem}") from None
 
 
 def _check_tensor(tensor: _Tensor, graph: str, manifest: Manifest) -> None:
@@ -134,16 +137,16 @@ def _number(tensor: _Tensor, key: str, default: int) -> int:
 class _Walk:
     """One pass over a file: a bounded number of fields, none of them past the end of what it is part of."""
 
-    view: mmap.mmap
+    view: bytes
     fields_left: int = FIELDS_MAX
 
     def tensors(self) -> Iterator[_Tensor]:
         """Every tensor of the model, wherever it is nested."""
-        yield from self._within(0, len(self.view), _MODEL, 0)
+        yield from self._within(0, len(self.view), _MODEL)
 
-    def _within(self, begin: int, end: int, kind: str, depth: int) -> Iterator[_Tensor]:
-        if depth > DEPTH_MAX:
-            raise _Broken(f"it is nested deeper than {DEPTH_MAX} levels")
+    def _within(self, begin: int, end: int, kind: str) -> Iterator[_Tensor]:
+        if kind in _REFUSED:
+            raise _Broken(_REFUSED[kind])
         if kind == _TENSOR:
             yield self._tensor(begin, end)
             return
@@ -152,7 +155,7 @@ class _Walk:
         for number, wire, first, last in self._fields(begin, end):
             if number in within and wire == _BYTES:
                 found = True
-                yield from self._within(first, last, within[number], depth + 1)
+                yield from self._within(first, last, within[number])
         if not found:
             raise _Broken("it holds no graph")
 

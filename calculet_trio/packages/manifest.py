@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 
 from calculet_trio.core.profiles import BatchProfile, ModelShape, PrefillProfile
 from calculet_trio.errors import PackageError
 from calculet_trio.packages import manifest_json
+from calculet_trio.packages.manifest_json import Entries
 from calculet_trio.packages.manifest_parts import (
+    SUBMODELS_MAX,
     Architecture,
     CoResidency,
     DeviceBinary,
@@ -28,6 +30,7 @@ from calculet_trio.packages.manifest_parts import (
     FileRecord,
     Golden,
     Kv,
+    Line,
     Memory,
     Name,
     Profile,
@@ -59,7 +62,7 @@ class Manifest:
         memory: what the model takes of a device; None for the CPU, where files and KV say it.
     """
 
-    schema: str
+    schema: Line
     name: Name
     package_version: Version
     target: Target
@@ -67,8 +70,8 @@ class Manifest:
     architecture: Architecture
     weight_form: WeightForm
     roles: Roles
-    submodels: tuple[Submodel, ...]
-    profiles: tuple[Profile, ...]
+    submodels: Annotated[tuple[Submodel, ...], Entries(0, SUBMODELS_MAX)]
+    profiles: Annotated[tuple[Profile, ...], Entries(0, SUBMODELS_MAX)]
     kv: Kv
     special: Special
     text: Text
@@ -138,7 +141,7 @@ class Manifest:
 
     def _submodel_contradictions(self) -> Iterator[str]:
         batches = {submodel.name: submodel.batch for submodel in self.submodels}
-        known = ", ".join(batches)
+        known = manifest_json.few(batches)
         if len(batches) != len(self.submodels):
             yield f"submodels: names stand twice; there are {known}"
         if self.roles.prefill not in batches:

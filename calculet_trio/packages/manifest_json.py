@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
@@ -20,12 +20,14 @@ from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError, Iter
 
 from calculet_trio.errors import PackageError
 from calculet_trio.regular_file import open_regular
+from calculet_trio.visible import visible
 
 T = TypeVar("T")
 
 BYTES_MAX: Final = 4 * 1024 * 1024
 """A manifest is a few dozen kilobytes; more is not one, and is not read into memory."""
 SHOWN_CHARACTERS_MAX: Final = 80
+NAMES_SHOWN_MAX: Final = 8
 REBUILD_HINT: Final = "build or pull the package again"
 
 
@@ -52,6 +54,27 @@ class Pattern:
 
 
 @attrs.frozen
+class Printable:
+    """``Annotated[str, Printable(least, most)]``: so many characters, none of which a terminal would hide or obey."""
+
+    least: int
+    most: int
+
+    def refusal(self, value: str) -> str | None:
+        is_so = self.least <= len(value) <= self.most and value.isprintable()
+        return None if is_so else f"{self.least} to {self.most} printable characters"
+
+
+@attrs.frozen
+class Extent:
+    """``Annotated[int | str, Extent()]``: an integer of 64 bits, or a name."""
+
+    def refusal(self, value: int | str) -> str | None:
+        is_so = abs(value) < 2**63 if isinstance(value, int) else value.isprintable() and 1 <= len(value) <= 64
+        return None if is_so else "an integer of 64 bits, or a name of 1 to 64 printable characters"
+
+
+@attrs.frozen
 class Entries:
     """``Annotated[tuple[T, ...], Entries(least, most)]``: so many entries, both bounds themselves allowed."""
 
@@ -72,7 +95,14 @@ class _WrongValue(ValueError):
 def shown(value: object) -> str:
     """``value`` as JSON, cut to what fits a line."""
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
+    return visible(text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…")
+
+
+def few(names: Iterable[str]) -> str:
+    """The first names, and how many there are beside them."""
+    first = list(names)
+    more = f" and {len(first) - NAMES_SHOWN_MAX} more" if len(first) > NAMES_SHOWN_MAX else ""
+    return ", ".join(visible(name[:SHOWN_CHARACTERS_MAX]) for name in first[:NAMES_SHOWN_MAX]) + more
 
 
 def _leaf(kinds: tuple[type, ...], allowed: str) -> Any:
@@ -149,21 +179,21 @@ def _no_doubled_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def read(path: Path) -> object:
+def read(path: Path, *, bytes_max: int = BYTES_MAX) -> object:
     """The JSON value in ``path``.
 
     Raises:
-        PackageError: not there, larger than `BYTES_MAX`, or not strict JSON.
+        PackageError: not there, larger than ``bytes_max``, or not strict JSON.
     """
     try:
         with open_regular(path) as file:
-            data = file.read(BYTES_MAX + 1)
+            data = file.read(bytes_max + 1)
     except FileNotFoundError:
         raise PackageError(f"{path} does not exist: the directory is not a package", hint=REBUILD_HINT) from None
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > BYTES_MAX:
-        raise PackageError(f"{path} is larger than {BYTES_MAX} bytes, which no manifest is", hint=REBUILD_HINT)
+    if len(data) > bytes_max:
+        raise PackageError(f"{path} is larger than {bytes_max} bytes, which no such file is", hint=REBUILD_HINT)
     try:
         return json.loads(data.decode(), object_pairs_hook=_no_doubled_keys, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -196,7 +226,7 @@ def _first_fault(error: BaseException) -> tuple[str, str]:
             if isinstance(note, AttributeValidationNote):
                 path += f".{note.name}"
             elif isinstance(note, IterableValidationNote):
-                path += f"[{note.index!r}]"
+                path += f"[{repr(note.index)[:SHOWN_CHARACTERS_MAX]}]"
         error = error.exceptions[0]
     return path, _sentence(error)
 
@@ -205,7 +235,7 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return "is missing"
     if isinstance(error, ForbiddenExtraKeysError):
-        return f"has unknown keys: {', '.join(sorted(error.extra_fields))}"
+        return f"has unknown keys: {few(sorted(error.extra_fields))}"
     if isinstance(error, _WrongValue):
         return str(error)
     return f"is of a wrong kind ({error})"

@@ -6,12 +6,12 @@ Source: SPEC section 2, 14 (S §2 ``BatchProfile``, §9, §20).
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Final
 
 import attrs
 
 from calculet_trio.core.profiles import InactiveLanePolicy
-from calculet_trio.packages.manifest_json import Entries, Pattern, Range
+from calculet_trio.packages.manifest_json import Entries, Extent, Pattern, Printable, Range
 
 # Bounds far beyond any model, so that a damaged number cannot ask for absurd work.
 Count = Annotated[int, Range(1, 2**24)]
@@ -25,7 +25,12 @@ Name = Annotated[
 ]
 Target = Annotated[str, Pattern(r"[a-z0-9_.-]{1,64}", "1 to 64 of a-z, 0-9, _, . and -")]
 Version = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "1 to 64 of letters, digits, ., +, _ and -")]
+Label = Annotated[str, Printable(1, 256)]
+"""An exact name of a compiler's or a graph's."""
+Line = Annotated[str, Printable(0, 1024)]
 Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")]
+SUBMODELS_MAX: Final = 256
+"""One for prefill and one for each batch; a dozen is many."""
 _PART = r"(?!\.)[A-Za-z0-9._-]{1,128}"
 FilePath = Annotated[
     str, Pattern(rf"{_PART}(/{_PART}){{0,7}}", "a path inside the package, no part of it beginning with a dot")
@@ -80,7 +85,7 @@ class Source:
     """What the package was built from."""
 
     kind: Word
-    file: str
+    file: Line
     sha256: Sha256
     size_bytes: Size
 
@@ -119,19 +124,19 @@ class Tensor:
         layout: what the axes mean, outermost first, space separated.
     """
 
-    name: str
+    name: Label
     dtype: Word
-    shape: tuple[int | str, ...]
-    layout: str
+    shape: tuple[Annotated[int | str, Extent()], ...]
+    layout: Line
 
 
 @attrs.frozen(kw_only=True)
 class Csr:
     """A register to be set before a job: its exact name, how many entries it has, and what they mean."""
 
-    name: str
+    name: Label
     entries: Count
-    meaning: str
+    meaning: Line
 
 
 @attrs.frozen(kw_only=True)
@@ -144,12 +149,12 @@ class Submodel:
         csrs: registers; empty where tensors carry the lengths.
     """
 
-    name: str
+    name: Label
     graph: FilePath
     batch: Batch
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    csrs: tuple[Csr, ...] = ()
+    csrs: Annotated[tuple[Csr, ...], Entries(0, 1024)] = ()
 
     @property
     def candidates(self) -> int:
@@ -181,19 +186,19 @@ class DeviceBinary:
         overridden: its known defects; what this manifest says holds in their place.
     """
 
-    version: str
-    compiler: str
-    calcore_rt: str
-    shards: tuple[FilePath, ...]
-    overridden: tuple[Defect, ...] = ()
+    version: Line
+    compiler: Line
+    calcore_rt: Line
+    shards: Annotated[tuple[FilePath, ...], Entries(0, 1024)]
+    overridden: Annotated[tuple[Defect, ...], Entries(0, 16)] = ()
 
 
 @attrs.frozen(kw_only=True)
 class Roles:
     """Which submodel does what; chosen by this and never by a substring of a name."""
 
-    prefill: str
-    decode: tuple[str, ...]
+    prefill: Label
+    decode: Annotated[tuple[Label, ...], Entries(0, SUBMODELS_MAX)]
 
 
 @attrs.frozen(kw_only=True)
@@ -204,11 +209,11 @@ class Profile:
         mask: the submodel's input or register that says which lanes count; None where ``inactive_lane`` is none.
     """
 
-    submodel: str
+    submodel: Label
     compiled_batch: Batch
     max_seq: Count
     inactive_lane: InactiveLanePolicy
-    mask: str | None = None
+    mask: Label | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -221,7 +226,7 @@ class Kv:
     """
 
     kind: KvKind
-    layout: str
+    layout: Line
     dtype: Word
     lanes: Batch
     max_seq: Count
@@ -261,7 +266,7 @@ class Special:
 
     bos: TokenId | None
     eos: TokenId | None
-    end_of_turn: tuple[TokenId, ...]
+    end_of_turn: Annotated[tuple[TokenId, ...], Entries(0, 1024)]
     add_bos: bool
 
 

@@ -25,7 +25,7 @@ from calculet_trio.packages.static_validation import HOST_TARGET
 
 REBUILD_HINT: Final = "pull or build the package again; what is damaged cannot be mended in place"
 SEAL_BYTES_MAX: Final = 1 << 20
-EXAMINATION: Final = 1
+EXAMINATION: Final = 2
 """Counts what is looked at beside the hashes; what an earlier one has sealed is looked at again."""
 
 OnFile = Callable[[str, int], None]

@@ -21,9 +21,17 @@ CONTROL_TOKEN: Final = 3
 USER_DEFINED_TOKEN: Final = 4
 """GGUF token type of ``<think>`` and its kind: whole tokens in any text, shown like any text, not special."""
 
+_SHOWN_CHARACTERS: Final = 80
+
 _LETTERS_NUMBERS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _ANY_CASE_SUFFIX: Final = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION_SPACE: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+TOKEN_CHARACTERS_MAX: Final = 1024
+"""The longest tokens of known vocabularies are runs of some hundred blanks."""
+SPECIAL_MAX: Final = 16_384
+SPECIAL_CHARACTERS_MAX: Final = 1 << 20
+"""Of special tokens together: whatever a template writes is searched for all of them."""
 
 PRE_TOKENIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _LETTERS_NUMBERS, r"\p{N}+", r"[0-9][0-9][0-9]"),
@@ -67,8 +75,9 @@ class BpeTokenizer(Tokenizer):
             PackageError: a kind of vocabulary that is not supported, or one that contradicts itself.
         """
         if vocabulary.get("model") != "gpt2":
-            raise PackageError(f"tokenizer model {vocabulary.get('model')!r} is not supported; supported: gpt2")
-        pre = str(vocabulary.get("pre"))
+            named = str(vocabulary.get("model"))[:_SHOWN_CHARACTERS]
+            raise PackageError(f"tokenizer model {named!r} is not supported; supported: gpt2")
+        pre = str(vocabulary.get("pre"))[:_SHOWN_CHARACTERS]
         if pre not in PRE_TOKENIZERS:
             known = ", ".join(PRE_TOKENIZERS)
             raise PackageError(f"pre-tokenizer {pre!r} is not supported; supported: {known}")
@@ -78,6 +87,7 @@ class BpeTokenizer(Tokenizer):
         tokens, types = vocabulary["tokens"], vocabulary["token_types"]
         if len(tokens) != len(types):
             raise PackageError(f"the vocabulary has {len(tokens)} tokens but {len(types)} token types")
+        _require_bounded(tokens, types)
         used = [special.bos, special.eos, *special.end_of_turn]
         outside = [token for token in used if token is not None and not 0 <= token < len(tokens)]
         if outside:
@@ -87,8 +97,9 @@ class BpeTokenizer(Tokenizer):
     def __init__(
         self, pre: str, tokens: Sequence[str], types: Sequence[int], merges: Sequence[str], special: SpecialIds
     ) -> None:
-        literals = {text: token for token, text in enumerate(tokens) if types[token] == CONTROL_TOKEN}
-        whole = [text for token, text in enumerate(tokens) if types[token] == USER_DEFINED_TOKEN]
+        # what has no text is found in none
+        literals = {text: token for token, text in enumerate(tokens) if types[token] == CONTROL_TOKEN and text}
+        whole = {text: token for token, text in enumerate(tokens) if types[token] == USER_DEFINED_TOKEN and text}
         longest_whole_bytes = max((len(text.encode()) for text in whole), default=0)
         super().__init__(
             literals,
@@ -98,7 +109,7 @@ class BpeTokenizer(Tokenizer):
             longest_token_bytes=max(longest_whole_bytes, *map(len, set(tokens) - set(whole) - set(literals))),
         )
         self._tokens = tokens
-        self._literal_ids = self._special_ids | {tokens.index(text) for text in whole}
+        self._literal_ids = self._special_ids | set(whole.values())
         self._bytes: list[bytes | None] = [None] * len(tokens)
         # without the control tokens no way leads from text to them
         vocab = {text: token for token, text in enumerate(tokens) if types[token] != CONTROL_TOKEN}
@@ -124,6 +135,19 @@ class BpeTokenizer(Tokenizer):
         return ids
 
 
+def _require_bounded(tokens: Sequence[str], types: Sequence[int]) -> None:
+    """Raises PackageError for what no vocabulary needs, and what would keep those who search texts for it busy."""
+    longest = max(map(len, tokens), default=0)
+    if longest > TOKEN_CHARACTERS_MAX:
+        raise PackageError(f"the vocabulary has a token of {longest} characters; allowed: {TOKEN_CHARACTERS_MAX}")
+    special = [len(text) for text, kind in zip(tokens, types, strict=True) if kind == CONTROL_TOKEN]
+    if len(special) > SPECIAL_MAX or sum(special) > SPECIAL_CHARACTERS_MAX:
+        raise PackageError(
+            f"the vocabulary has {len(special)} special tokens of {sum(special)} characters; "
+            f"allowed: {SPECIAL_MAX} of {SPECIAL_CHARACTERS_MAX}"
+        )
+
+
 def _spelled_bytes(text: str) -> bytes:
     try:
         return bytes(map(_BYTE_OF.__getitem__, text))
@@ -136,7 +160,9 @@ def _build_encoder(pre: str, vocab: dict[str, int], merges: Sequence[str]) -> to
     for merge in merges:
         left, _, right = merge.partition(" ")
         if left not in vocab or right not in vocab or left + right not in vocab:
-            raise PackageError(f"the merge {merge!r} speaks of a token that the vocabulary does not have")
+            raise PackageError(
+                f"the merge {merge[:_SHOWN_CHARACTERS]!r} speaks of a token that the vocabulary does not have"
+            )
         pairs.append((left, right))
     encoder = tokenizers.Tokenizer(models.BPE(vocab, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     cuts: list[pre_tokenizers.PreTokenizer] = [

@@ -144,8 +144,8 @@ class TemplateWorker:
         except (TimeoutError, _ProcessEnded):
             process.kill()
             raise PackageError(
-                "the process that renders the chat template does not start",
-                hint="run `python -m calculet_trio.text.template_process </dev/null` to see why",
+                "the package's chat template does not compile in time, or the process for it does not start",
+                hint="`python -m calculet_trio.text.template_process </dev/null` tells the one from the other",
             ) from None
         if "failed" in reply:
             process.kill()

@@ -152,6 +152,24 @@ DAMAGES: list[tuple[Damage, str]] = [
     (lambda m: m["files"].pop("model.onnx"), "submodels[0].graph is 'model.onnx'; allowed: a file listed"),
     (lambda m: m["files"].pop("golden.json"), "golden.file is 'golden.json'; allowed: a file listed"),
     (lambda m: m["submodels"].append(m["submodels"][0]), "submodels: names stand twice"),
+    (lambda m: m.update({f"k\x1b{n}": 1 for n in range(20)}), "has unknown keys: k\\x1b0, k\\x1b1, k\\x1b10"),
+    (
+        lambda m: m["submodels"][0].update(name="\x1b[2J"),
+        'submodels[0].name is "\\u001b[2J"; allowed: 1 to 256 printable',
+    ),
+    (lambda m: m["submodels"][0].update(name="a\u202eb"), 'submodels[0].name is "a\\u202eb"; allowed: 1 to 256 print'),
+    (lambda m: m["submodels"][0].update(name="\ud800"), 'submodels[0].name is "\\ud800"; allowed: 1 to 256 printable'),
+    (lambda m: m["submodels"][0]["inputs"][0].update(name="x" * 257), "submodels[0].inputs[0].name is"),
+    (lambda m: m["submodels"][0]["inputs"][0].update(shape=[2**63, 1]), "submodels[0].inputs[0].shape[0] is 92233"),
+    (
+        lambda m: m["submodels"][0]["inputs"][0].update(shape=["a\n", 1]),
+        'shape[0] is "a\\n"; allowed: an integer of 64',
+    ),
+    (lambda m: m.update(submodels=m["submodels"] * 100), "submodels is [{"),
+    (lambda m: m["roles"].update(decode=["x"] * 257), "roles.decode is ["),
+    (lambda m: m["roles"].update(prefill="x" * 100_000), "roles.prefill is"),
+    (lambda m: m["special"].update(end_of_turn=[2] * 1025), "special.end_of_turn is [2, 2"),
+    (lambda m: m["files"].update({"x" * 100_000: 1}), "files['xxxx"),
 ]
 
 
@@ -166,6 +184,8 @@ def test_a_damaged_manifest_is_refused_by_the_path_of_its_key(damage: Damage, se
         Manifest.load(tmp_path)
     assert sentence in str(refusal.value)
     assert str(path) in str(refusal.value)
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 1000
 
 
 @pytest.mark.parametrize(

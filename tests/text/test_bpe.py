@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calculet_trio.errors import InvalidRequest, PackageError
-from calculet_trio.text.bpe import CONTROL_TOKEN, PRE_TOKENIZERS, BpeTokenizer
+from calculet_trio.text.bpe import CONTROL_TOKEN, PRE_TOKENIZERS, USER_DEFINED_TOKEN, BpeTokenizer
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.tokenizer import Segment, SpecialIds
 from tests.text import llama
@@ -226,6 +226,45 @@ def test_a_lone_surrogate_is_the_clients_mistake() -> None:
 def test_a_vocabulary_that_cannot_work_is_refused_by_name(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PackageError, match=sentence):
         BpeTokenizer.from_vocabulary({**tiny_vocabulary(), **change}, SPECIAL_IDS)
+
+
+def grown(*more: str, kind: int) -> dict[str, Any]:
+    """A vocabulary with more tokens of one kind."""
+    vocabulary = tiny_vocabulary()
+    vocabulary["tokens"] = [*vocabulary["tokens"], *more]
+    vocabulary["token_types"] = [*vocabulary["token_types"], *[kind] * len(more)]
+    return vocabulary
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["x" * 1025], "has a token of 1025 characters; allowed: 1024"),
+        ([f"<|{number}|>" for number in range(16_385)], "special tokens of .* characters; allowed: 16384"),
+        (
+            [f"<|{number:01000d}|>" for number in range(1100)],
+            "of 1104400|of 110[0-9]+ characters; allowed: 16384 of 1048576",
+        ),
+    ],
+)
+def test_what_would_keep_those_busy_who_search_for_it_is_refused(more: list[str], sentence: str) -> None:
+    with pytest.raises(PackageError, match=sentence):
+        BpeTokenizer.from_vocabulary(grown(*more, kind=CONTROL_TOKEN), SPECIAL_IDS)
+
+
+def test_any_number_of_tokens_of_users_is_made_in_one_pass() -> None:
+    words = [f"<{number}>" for number in range(50_000)]
+    tokenizer = BpeTokenizer.from_vocabulary(grown(*words, kind=USER_DEFINED_TOKEN), SPECIAL_IDS)
+    first = len(tiny_vocabulary()["tokens"])
+    assert tokenizer.encode("<49999>") == [first + 49_999]
+    assert tokenizer.token_bytes(first + 7) == b"<7>"
+
+
+@pytest.mark.parametrize("kind", [CONTROL_TOKEN, USER_DEFINED_TOKEN])
+def test_a_token_without_text_is_found_in_no_text(kind: int) -> None:
+    tokenizer = BpeTokenizer.from_vocabulary(grown("", kind=kind), SPECIAL_IDS)
+    assert tokenizer.encode("ab", parse_special=True) == TINY.encode("ab")
+    assert "" not in tokenizer.special_literals
 
 
 def test_a_special_id_outside_the_vocabulary_is_refused() -> None:

@@ -7,18 +7,36 @@ refused for what they are.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
 from calculet_trio.packages.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tests.packages.hostile.changes import (
+    Change,
+    both,
+    external,
+    flip,
+    functions,
+    hard_link,
+    link,
+    linked_directory,
+    loop,
+    manifest,
+    many_files,
+    many_submodels,
+    named_as,
+    pipe,
+    shorter_weights,
+    sparse,
+    template,
+    tokens,
+    unix_socket,
+    vocabulary,
+    write,
+)
 
-Change = Callable[[Path], None]
 FILES: Final = ("model.onnx", "weights.bin", "vocabulary.json", "chat_template.jinja", "golden.json")
 """Of a package that this project builds."""
 HUGE_BYTES: Final = 1 << 40
@@ -43,129 +61,6 @@ class Case:
     def is_refused_by(self, sentence: str) -> bool:
         """Whether that is the refusal it should have."""
         return any(part in sentence for part in self.reason.split("|"))
-
-
-# ---- ways to change a package -------------------------------------------------------------------------
-
-
-def flip(name: str, at: float = 0.5) -> Change:
-    """Another byte somewhere in the file."""
-
-    def change(package: Path) -> None:
-        content = bytearray((package / name).read_bytes())
-        content[int(len(content) * at)] ^= 0x20
-        (package / name).write_bytes(bytes(content))
-
-    return change
-
-
-def write(name: str, content: bytes) -> Change:
-    def change(package: Path) -> None:
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_bytes(content)
-
-    return change
-
-
-def sparse(name: str, size_bytes: int) -> Change:
-    def change(package: Path) -> None:
-        with (package / name).open("ab") as file:
-            file.truncate(size_bytes)
-
-    return change
-
-
-def manifest(*keys: str | int, value: Any) -> Change:
-    """Another value at one place of the manifest."""
-
-    def change(package: Path) -> None:
-        whole = place = json.loads((package / MANIFEST_FILE).read_bytes())
-        for key in keys[:-1]:
-            place = place[key]
-        place[keys[-1]] = value
-        (package / MANIFEST_FILE).write_text(json.dumps(whole))
-
-    return change
-
-
-def named_as(path: str) -> Change:
-    """The manifest lists a file of that name."""
-
-    def change(package: Path) -> None:
-        whole = json.loads((package / MANIFEST_FILE).read_bytes())
-        whole["files"][path] = {"sha256": hashlib.sha256(b"").hexdigest(), "size_bytes": 0}
-        (package / MANIFEST_FILE).write_text(json.dumps(whole))
-
-    return change
-
-
-def both(first: Change, second: Change) -> Change:
-    def change(package: Path) -> None:
-        first(package)
-        second(package)
-
-    return change
-
-
-def link(name: str, target: str | None = None) -> Change:
-    """The file is a link, to itself elsewhere or to what it has no business with."""
-
-    def change(package: Path) -> None:
-        elsewhere = package.with_name(f"{package.name}.elsewhere")
-        (package / name).rename(elsewhere)
-        (package / name).symlink_to(target or elsewhere)
-
-    return change
-
-
-def linked_directory(package: Path) -> None:
-    (package / "parts").symlink_to("/etc")
-
-
-def pipe(name: str) -> Change:
-    def change(package: Path) -> None:
-        (package / name).unlink()
-        os.mkfifo(package / name)
-
-    return change
-
-
-def many_files(package: Path) -> None:
-    for number in range(5_000):
-        (package / f"{number}.bin").touch()
-
-
-def external(key: str, value: str) -> Change:
-    """Another place for the weights of the graph's first tensor that lies outside of it."""
-
-    def change(package: Path) -> None:
-        import onnx
-
-        model = onnx.load(str(package / "model.onnx"), load_external_data=False)
-        tensor = next(each for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL)
-        entry = next(each for each in tensor.external_data if each.key == key)
-        entry.value = value
-        (package / "model.onnx").write_bytes(model.SerializeToString())
-
-    return change
-
-
-def shorter_weights(package: Path) -> None:
-    content = (package / "weights.bin").read_bytes()
-    (package / "weights.bin").write_bytes(content[: len(content) // 2])
-
-
-def vocabulary(key: str, value: Any) -> Change:
-    def change(package: Path) -> None:
-        whole = json.loads((package / "vocabulary.json").read_bytes())
-        whole[key] = value
-        (package / "vocabulary.json").write_text(json.dumps(whole))
-
-    return change
-
-
-def template(source: str) -> Change:
-    return write("chat_template.jinja", source.encode())
 
 
 # ---- the cases ----------------------------------------------------------------------------------------
@@ -217,6 +112,16 @@ def _of_files() -> Iterator[Case]:
         yield Case(f"escape-{number}", named_as(path), "a path inside the package")
     yield Case("escaping-graph", manifest("submodels", 0, "graph", value="../model.onnx"), "a path inside the package")
     yield Case("escaping-template", manifest("text", "chat_template", value="/etc/passwd"), "a path inside the package")
+    yield Case("hard-link", hard_link, "extra.json is not named")
+    yield Case("socket", unix_socket, "golden.json is not a regular file")
+    yield Case(
+        "sparse-weights", sparse("weights.bin", HUGE_BYTES), "weights.bin: it has 1099511627776", signed_again=False
+    )
+    for name in (MANIFEST_FILE, SIGNATURE_FILE):
+        yield Case(f"names-{name}", named_as(name), f"files lists '{name}'")
+    yield Case("file-as-directory", named_as("golden.json/x"), "golden.json/x cannot be used")
+    for number, path in enumerate(("golden\u2024json", "golden\u202ejson", "golden.json\n", "g\uff4flden.json")):
+        yield Case(f"alike-{number}", named_as(path), "a path inside the package")
     yield Case("pickle", both(write("a.pkl", b"\x80\x04."), named_as("a.pkl")), "may be a program")
     for name in FILES:
         yield Case(f"size-lie-{name}", manifest("files", name, "size_bytes", value=HUGE_BYTES), name)
@@ -228,12 +133,25 @@ def _of_json() -> Iterator[Case]:
     yield Case("huge-signature", sparse(SIGNATURE_FILE, HUGE_BYTES), "larger than 4194304 bytes", signed_again=False)
     yield Case("deep-manifest", write(MANIFEST_FILE, deep), "is not valid JSON", signed_again=False)
     yield Case("deep-signature", write(SIGNATURE_FILE, deep), "is not valid JSON", signed_again=False)
-    yield Case("deep-vocabulary", write("vocabulary.json", deep), "unreadable text files: RecursionError")
+    yield Case("deep-vocabulary", write("vocabulary.json", deep), "is not valid JSON: maximum recursion")
     yield Case("huge-vocabulary", sparse("vocabulary.json", (32 << 20) + 1), "text.vocabulary: vocabulary.json has")
     yield Case("huge-golden", sparse("golden.json", (4 << 20) + 1), "golden.file: golden.json has")
     yield Case("huge-template", sparse("chat_template.jinja", (1 << 20) + 1), "text.chat_template: chat_template")
     yield Case("twice", write(MANIFEST_FILE, b'{"schema": 1, "schema": 2}'), "stands twice", signed_again=False)
     yield Case("endless-number", write(MANIFEST_FILE, b"1" * 100_000), "JSON", signed_again=False)
+    yield Case(
+        "doubled-vocabulary", write("vocabulary.json", b'{"pre": "a", "pre": "b"}'), 'the key "pre" stands twice'
+    )
+    yield Case("endless-number-vocabulary", write("vocabulary.json", b"[" + b"1" * 100_000 + b"]"), "not valid JSON")
+    yield Case("not-a-number-vocabulary", write("vocabulary.json", b"[NaN]"), "NaN is not JSON")
+    yield Case("many-submodels", many_submodels, "submodels is [{")
+    yield Case("name-for-a-terminal", manifest("submodels", 0, "name", value="\x1b[2J\nroot"), "printable characters")
+    yield Case("lone-surrogate", manifest("submodels", 0, "name", value="\ud800"), "printable characters")
+    yield Case("long-name", manifest("roles", "prefill", value="n" * 3_000_000), "printable characters")
+    yield Case("digits", manifest("submodels", 0, "inputs", 0, "shape", value=[10**4000]), "an integer of 64 bits")
+    yield Case("all-users-tokens", tokens(4, [f"w{number}" for number in range(300_000)]), "has 300261 tokens in")
+    yield Case("all-special", tokens(3, [f"w{number}" for number in range(300_000)]), "allowed: 16384 of 1048576")
+    yield Case("long-token", tokens(3, ["y" * 20_000_000]), "a token of 20000000 characters; allowed: 1024")
     yield Case("tokens-of-numbers", vocabulary("tokens", [1, 2, 3]), "vocabulary|unreadable text files")
     yield Case("too-many-tokens", vocabulary("tokens", ["x"] * 100_000), "tokens")
     yield Case("merges-of-nothing", vocabulary("merges", [None, {}, "a"]), "unreadable text files")
@@ -265,6 +183,8 @@ def _of_tensors() -> Iterator[Case]:
     yield Case("tensor-elsewhere", external("location", "/etc/passwd"), "which is no file of the package")
     yield Case("tensor-above", external("location", "../weights.bin"), "which is no file of the package")
     yield Case("shorter-weights", shorter_weights, "of weights.bin (length")
+    yield Case("functions", functions, "it has functions of its own")
+    yield Case("loop", loop, "an operator holds a graph of its own")
     yield Case("no-graph", write("model.onnx", b"%PDF-1.7" * 512), "is no graph that can be used")
     yield Case("empty-graph", write("model.onnx", b""), "allowed for a graph")
 
@@ -291,8 +211,24 @@ def _of_programs() -> Iterator[Case]:
     yield Case("all-memory", template("{{ 'x' * 9999999999 }}"), failing)
     yield Case("all-output", template("{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}"), failing)
     yield Case("broken", template("{% for %}"), "chat template does not compile")
+    yield Case("deep", template("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}"), "does not compile: RecursionError")
+    yield Case("long-range", template("{% for a in range(10**12) %}{% endfor %}"), failing)
+    yield Case(
+        "doubling",
+        template("{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}"),
+        failing,
+    )
+    yield Case("for-ever-inwards", template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), failing)
+    yield Case("wide-format", template("{{ '%999999999d' % 1 }}"), failing)
+    yield Case("power", template("{% set a = 9 ** messages | length * 9 %}{{ (a ** a) ** (a ** a) }}"), failing)
+    yield Case("power-while-compiling", template("{{ (9 ** 9) ** (9 ** 9) }}"), "does not compile in time")
+    yield Case("file", template("{% include '/etc/passwd' %}"), failing)
+    yield Case("surrogate", template("{{ '\\ud800' }}"), "a lone surrogate")
+    yield Case("said-to-a-terminal", template("{{ raise_exception('\\x1b[2J') }}"), "\\x1b[2J")
 
 
-_ONE_OF_EACH: Final = ("flipped-weights.bin", "unsigned", "escape-0", "kv-bytes", "tensor-past-the-end", "pipe")
+_ONE_OF_EACH: Final = (
+    "flipped-weights.bin", "unsigned", "escape-0", "kv-bytes", "tensor-past-the-end", "pipe", "functions",
+)  # fmt: skip
 ONE_OF_EACH: Final = tuple(case for case in cases() if case.name in _ONE_OF_EACH)
 """For tests in which every case costs a reply or more."""

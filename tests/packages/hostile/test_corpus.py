@@ -97,3 +97,4 @@ def test_each_is_refused_for_what_it_is(refusals: dict[str, str | None], case: C
     assert refusal is not None
     assert case.is_refused_by(refusal), refusal
     assert len(refusal) < 2000
+    assert refusal.isprintable()

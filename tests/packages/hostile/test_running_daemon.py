@@ -25,7 +25,8 @@ from calculet_trio.cli import main, paths
 from calculet_trio.packages.signing import SigningKey
 from calculet_trio.packages.store import Store
 from calculet_trio.packages.store_lease import is_leased
-from tests.packages.hostile.corpus import ONE_OF_EACH, Case, manifest
+from tests.packages.hostile.changes import manifest
+from tests.packages.hostile.corpus import ONE_OF_EACH, Case
 from tests.packages.hostile.test_corpus import make_good, make_hostile
 
 PATIENCE_S: Final = 120
