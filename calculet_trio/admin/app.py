@@ -20,6 +20,8 @@ from werkzeug.exceptions import HTTPException
 from calculet_trio.admin.audit import AuditLog, records
 from calculet_trio.admin.jobs import AdminJob, JobDesk, Work
 from calculet_trio.errors import CalculetError, InvalidRequest, OperationRefused, OperatorError, Unavailable
+from calculet_trio.settings.allowed import Refused
+from calculet_trio.settings.scheduler import ALIAS
 from calculet_trio.shell.blocking import BlockingRunner
 from calculet_trio.shell.operations import Operations
 
@@ -53,6 +55,7 @@ class _Calls:
         return {"models": [attrs.asdict(status) for status in self._operations.models()]}
 
     async def load(self, arguments: Arguments, *, alias: str) -> Any:
+        _require_alias(alias)
         package = _text(arguments, "package", 256)
         _refuse_others(arguments, "package")
         return self._begin("load", alias, partial(self._operations.load, alias, package))
@@ -223,12 +226,16 @@ async def _arguments() -> Arguments:
     if not body:
         return {}
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
 
 
 def _said() -> dict[str, Any]:
@@ -239,6 +246,14 @@ def _said() -> dict[str, Any]:
 def _peer() -> dict[str, int]:
     peer: dict[str, int] = request.scope["state"]["peer"]
     return peer
+
+
+def _require_alias(alias: str) -> None:
+    """Raises InvalidRequest where no configuration could name a model so."""
+    try:
+        ALIAS.accept(alias)
+    except Refused:
+        raise InvalidRequest(f"{alias[:64]!r} cannot be an alias; allowed: {ALIAS.words}", param="alias") from None
 
 
 def _text(arguments: Arguments, name: str, most: int) -> str | None:

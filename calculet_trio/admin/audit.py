@@ -29,10 +29,13 @@ from calculet_trio.errors import OperatorError, Unavailable
 SEGMENT_BYTES: Final = 8 * 2**20
 SEGMENTS_KEPT: Final = 16
 LINE_BYTES: Final = 16 * 2**10
-"""Longer records than our own would not be ours; arguments are cut to fit."""
+"""Longer records than our own would not be ours; arguments are cut to fit, by what they take in a line."""
 
 ARGUMENTS: Final = 16
-ARGUMENT_CHARACTERS: Final = 512
+ARGUMENT_BYTES: Final = 512
+NAME_BYTES: Final = 64
+NUMBER_MAX: Final = 2**63
+"""Larger numbers, and what is none, are recorded as texts."""
 GENESIS: Final = "0" * 64
 
 
@@ -180,16 +183,11 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):
+        digest = record.pop("digest", None)
+        own = sha256(_canonical(record)).hexdigest()
+    except (ValueError, RecursionError, AttributeError, TypeError):
         return None
-    if (
-        not isinstance(record, dict)
-        or not isinstance(record.get("n"), int)
-        or not isinstance(record.get("before"), str)
-    ):
-        return None
-    digest = record.pop("digest", None)
-    if digest != sha256(_canonical(record)).hexdigest():
+    if digest != own or not isinstance(record.get("n"), int) or not isinstance(record.get("before"), str):
         return None
     return {**record, "digest": digest}
 
@@ -198,14 +196,30 @@ def _bounded(value: Any) -> Any:
     """A scalar or an object of scalars, short enough for a line."""
     if isinstance(value, Mapping):
         return {
-            str(name)[:64]: _bounded(inner)
-            for name, inner in list(value.items())[:16]
+            _cut(str(name), NAME_BYTES): _bounded(inner)
+            for name, inner in list(value.items())[:ARGUMENTS]
             if not isinstance(inner, Mapping)
         }
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, bool):
         return value
-    text = str(value)
-    return text if len(text) <= ARGUMENT_CHARACTERS else f"{text[:ARGUMENT_CHARACTERS]}… ({len(text)} characters)"
+    if isinstance(value, (int, float)) and abs(value) <= NUMBER_MAX:
+        return value
+    return _cut(str(value), ARGUMENT_BYTES)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """``text``, if it takes so many bytes in a record; else what does of its beginning, and how long it is."""
+    if _size_bytes(text) <= most_bytes:
+        return text
+    kept = text[:most_bytes]
+    while _size_bytes(kept) > most_bytes:
+        kept = kept[: len(kept) * most_bytes // _size_bytes(kept)]
+    return f"{kept}… ({len(text)} characters)"
+
+
+def _size_bytes(text: str) -> int:
+    """What it takes in a record; a character takes up to twelve."""
+    return len(json.dumps(text, ensure_ascii=True))
 
 
 def _now() -> str:

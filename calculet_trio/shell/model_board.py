@@ -6,17 +6,23 @@ Source: SPEC section 8, 12; API.md "Admin endpoints", ``GET /v1/models``.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import attrs
 
 from calculet_trio.core.evidence import CAPABILITIES, Evidence, batch_capability
 from calculet_trio.core.generation import GenerationState
 from calculet_trio.core.profiles import ModelShape
+from calculet_trio.errors import OperationRefused
 from calculet_trio.runtimes.port import DeviceInfo, ModelDescription
 from calculet_trio.shell.loading import LoadPhase, ModelSource, ModelText, Say
 from calculet_trio.shell.operations import ModelStatus
 from calculet_trio.shell.service import ServedModel
+
+ALIASES_MAX: Final = 256
+"""Each has its series among the metrics, and is remembered after it was unloaded."""
 
 
 class ModelBoard:
@@ -36,8 +42,28 @@ class ModelBoard:
         return tuple(self._statuses.values())
 
     def enter(self, alias: str) -> None:
-        """The alias is to be loaded; one that is known stays as it is."""
+        """The alias is to be loaded; one that is known stays as it is.
+
+        Raises:
+            calculet_trio.errors.OperationRefused: so many are known that it would be one too many.
+        """
+        if alias not in self._statuses and len(self._statuses) >= ALIASES_MAX:
+            raise OperationRefused(
+                f"this daemon has known {ALIASES_MAX} aliases, and remembers no more", hint="restart it"
+            )
         self._statuses.setdefault(alias, ModelStatus(alias=alias, state=GenerationState.UNLOADED.value))
+
+    @contextmanager
+    def entering(self, alias: str) -> Iterator[None]:
+        """Around the search for what it is to mean: if nothing is found, an alias that is new was none. See `enter`."""
+        is_new = alias not in self._statuses
+        self.enter(alias)
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                del self._statuses[alias]
+            raise
 
     def note(self, alias: str, **changes: Any) -> None:
         """Something about it is other than before; the names are those of `ModelStatus`."""

@@ -248,8 +248,8 @@ class ModelManager:
     # ---- the ways of a generation -------------------------------------------------------------------
 
     async def _load_found(self, find: Callable[[], ModelSource], alias: str, report: Report) -> Mapping[str, Any]:
-        self.board.enter(alias)
-        source = await self._loader.resolve(find, alias, self.board.noting(alias, report))
+        with self.board.entering(alias):
+            source = await self._loader.resolve(find, alias, self.board.noting(alias, report))
         return _on_record(await self.load(source, report))
 
     async def _prepare(self, source: ModelSource, report: Report) -> Prepared:

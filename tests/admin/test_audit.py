@@ -39,7 +39,10 @@ def test_a_log_is_continued_by_the_next_process(tmp_path):
     assert list(records(tmp_path))[2]["before"] == first[-1]
 
 
-@pytest.mark.parametrize("text", ["a\nb", "a\r\n{}", "\u2028\u0085\x00\x1b[2J", '"}\n{"n":1', "\ud800", "ü" * 10_000])
+@pytest.mark.parametrize(
+    "text",
+    ["a\nb", "a\r\n{}", "\u2028\u0085\x00\x1b[2J", '"}\n{"n":1', "\ud800", "ü" * 10_000, "\x00" * 9_000, "😀" * 900],
+)
 def test_no_text_makes_a_second_line_or_a_long_one(tmp_path, text):
     written(tmp_path, 1)
     append(tmp_path, arguments={"package": text, "nested": {"deep": [text]}}, query=text)
@@ -47,6 +50,19 @@ def test_no_text_makes_a_second_line_or_a_long_one(tmp_path, text):
     [path] = segments(tmp_path)
     assert len(path.read_bytes().splitlines()) == len(path.read_text().splitlines()) == 2
     assert max(map(len, path.read_bytes().splitlines())) < audit.LINE_BYTES
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["ü" * 512, "\U0010ffff" * 512, "\x00" * 512, '"' * 512, 10**4000, -(10**18), 1e308, float("inf"), float("nan")],
+)
+def test_the_longest_record_that_anybody_can_ask_for_is_one_that_can_be_read(tmp_path, value):
+    written(tmp_path, 1)
+    most = {f"{number}{'😀' * 70}": value for number in range(20)}
+    append(tmp_path, event="asked", call="POST /" + "ü" * 9_000, arguments=most, query=value, pid=1, uid=2, gid=3)
+    written(tmp_path, 1)  # the next process continues it
+    assert verify(tmp_path).records == 3
+    assert verify(tmp_path).problem is None
 
 
 @pytest.mark.parametrize("line", range(5))
@@ -132,3 +148,26 @@ def test_two_processes_do_not_write_one_log(tmp_path):
     with closing(AuditLog(tmp_path)), pytest.raises(Unavailable, match="another process writes"):
         AuditLog(tmp_path)
     AuditLog(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"n":2,"before":"x","a":NaN,"digest":"y"}',
+        b'{"n":2,"before":"x","a":' + b"1" * 9_000 + b"}",
+        b'{"n":2,"before":"x","a":' + b"[" * 9_000,
+        b'[{"n":2}]',
+        b'["digest"]',
+        b"3",
+        b"null",
+        b"\xff\xfe\x00",
+        b"x" * 40_000,
+    ],
+)
+def test_what_is_put_in_is_named_by_its_place_whatever_it_is(tmp_path, line):
+    written(tmp_path, 2)
+    [path] = segments(tmp_path)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[0] + line + b"\n" + whole[1])
+    assert "after record 1: a line that is no record" in verify(tmp_path).problem
+    assert [record["n"] for record in records(tmp_path)] == [1]
