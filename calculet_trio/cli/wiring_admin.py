@@ -25,7 +25,7 @@ from calculet_trio.cli import paths
 from calculet_trio.cli.configuration_view import effective_json
 from calculet_trio.cli.surface_code import imported
 from calculet_trio.errors import Unavailable
-from calculet_trio.observe.dumps import DumpDirectory
+from calculet_trio.observe.dumps import CLEAN_EVERY_S, DumpDirectory
 from calculet_trio.observe.metrics import ServiceMetrics
 from calculet_trio.settings.configuration import Configuration
 from calculet_trio.shell.blocking import ThreadRunner
@@ -45,6 +45,11 @@ def state_directory(configuration: Configuration) -> Path:
 def audit_directory(state: Path) -> Path:
     """Where, in the state directory, the audit log is."""
     return state / "audit"
+
+
+def dump_directory(configuration: Configuration) -> Path:
+    """Where debug dumps go."""
+    return state_directory(configuration) / "dumps"
 
 
 def admin_server(configuration: Configuration) -> AdminServer:
@@ -69,11 +74,22 @@ def admin_server(configuration: Configuration) -> AdminServer:
             task_status.started()
             create_app, serve_admin = await imported(_admin_code)
             async with trio.open_nursery() as jobs:
+                jobs.start_soon(let_old_dumps_go, DumpDirectory(dump_directory(configuration)))
                 app = create_app(operations, JobDesk(jobs), audit, ThreadRunner())
                 await serve_admin(app, listening, stop)
                 jobs.cancel_scope.cancel()
 
     return serve
+
+
+async def let_old_dumps_go(dumps: DumpDirectory) -> None:
+    """Take away what is too old, at once and from time to time, for ever."""
+    while True:
+        try:
+            await trio.to_thread.run_sync(dumps.clean)
+        except OSError as error:
+            _log.warning("old_dumps_stay", error=str(error))
+        await trio.sleep(CLEAN_EVERY_S)
 
 
 def _admin_code() -> tuple[Callable[..., Any], Callable[..., Awaitable[None]]]:
@@ -96,7 +112,7 @@ def _open(path: Path, configuration: Configuration) -> tuple[socket.socket, Audi
 def dump_sources(configuration: Configuration, metrics: ServiceMetrics) -> DumpSources:
     """What a debug dump of this daemon holds, and where it goes."""
     return DumpSources(
-        directory=DumpDirectory(state_directory(configuration) / "dumps"),
+        directory=DumpDirectory(dump_directory(configuration)),
         about=partial(_about, configuration),
         metrics=partial(_page, metrics),
     )

@@ -1,5 +1,7 @@
 """DumpDirectory: where debug dumps go: one place, names of our own, a quota, and an end to every file.
 
+Whoever keeps a directory also calls `DumpDirectory.clean` now and then: what is too old goes though no dump follows it.
+
 Source: SPEC section 15 (no user-controlled dump path); API.md ``POST /admin/debug-dump``.
 """
 
@@ -18,10 +20,11 @@ DUMPS_MAX: Final = 20
 DIRECTORY_BYTES_MAX: Final = 256 * 2**20
 DUMP_BYTES_MAX: Final = 64 * 2**20
 AGE_MAX_S: Final = 14 * 24 * 3600.0
+CLEAN_EVERY_S: Final = 6 * 3600.0
 
 
 class DumpDirectory:
-    """Writes dumps, and takes old ones away before each. Blocks.
+    """Writes dumps, and takes old ones away, before each and when told to. Blocks.
 
     Args:
         directory: its own; made, open to its owner alone.

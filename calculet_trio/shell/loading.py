@@ -298,9 +298,15 @@ class Loader:
             return await self._runner.run_whole(proof.evidence, self._limiter)
 
     async def bring_back(self, generation: GenerationId, source: ModelSource) -> GoldenResult:
-        """After a reset: the same model under the same generation, proven."""
+        """After a reset: the same model under the same generation, proven.
+
+        Raises:
+            calculet_trio.errors.PackageError: its package is not any more what was verified.
+        """
         interrupted, self.step = self.step, LoadStep(f"bringing back {source.alias}", trio.current_time())
         try:
+            # a limiter of its own: a load that hashes a large package meanwhile is not waited for
+            await self._runner.run_whole(partial(_make_sure_again, source), trio.CapacityLimiter(1))
             await self._call_for_load(partial(self._runtime.configure, generation, source.package))
             return await self.golden(generation)
         finally:
@@ -345,6 +351,16 @@ class Loader:
         with self.phase(LoadPhase.RETAIN, source.alias, report):
             if source.served is not None:
                 await self._runner.run_whole(source.served, self._limiter)
+
+
+def _make_sure_again(source: ModelSource) -> None:
+    """A package that nobody touched is what it was; what was touched is verified again. Raises PackageError."""
+    if source.unchanged is None:
+        return
+    try:
+        source.unchanged()
+    except PackageError:
+        source.verify()
 
 
 def require_a_profile(shape: ModelShape) -> None:

@@ -25,6 +25,7 @@ class Shelf:
         calls: what was asked, in order.
         certain: what `unload` says.
         templates: chat templates, by name of their package; the others have none.
+        verified: what was verified, in order.
         serves: what happens when a package is put on record as good, by its name; nothing for the others.
     """
 
@@ -36,6 +37,7 @@ class Shelf:
         self.certain = True
         self.templates = {}
         self.serves = {}
+        self.verified = []
         self.resident = {}
         self._of = {}  # who answers for an engine's job that is out
         self._now = None
@@ -46,7 +48,7 @@ class Shelf:
             ModelSource(
                 alias=alias,
                 package=Path(package),
-                verify=lambda: self._maybe_fail("verify"),
+                verify=lambda: self._verify(package),
                 open_text=lambda: ModelText(script.tokenizer, self.templates.get(package)),
                 meta={"package_version": package},
                 digest=f"digest-of-{package}",
@@ -58,6 +60,10 @@ class Shelf:
             ),
             **changes,
         )
+
+    def _verify(self, package):
+        self.verified.append(package)
+        self._maybe_fail("verify")
 
     def _serve(self, package):
         self.calls.append(f"served {package}")
