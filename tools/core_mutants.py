@@ -205,15 +205,15 @@ MORE = (
     Mutant(
         "a replay writes the newest token in the place of each",
         "decode",
-        "request.generated[place]",
-        "request.generated[newest]",
+        "(generated[place],)",
+        "(generated[-1],)",
         ("replay",),
     ),
     Mutant(
         "a replay samples what it knows",
         "decode",
-        "samples=place == newest",
-        "samples=True",
+        "is_newest = place + 1 == len(generated)",
+        "is_newest = True",
         ("replay",),
     ),
     # ---- prefill -------------------------------------------------------------------------------------------

@@ -153,13 +153,10 @@ class DecodeScheduler:
             assert lane is not None
             assert lane.sequence is not None
             index = row if first_lane is None else lane.id - first_lane
-            place, newest = lane.committed_len - len(request.prompt), len(request.generated) - 1
-            token = request.generated[place]  # the newest, but in a replay, which writes all of them again
-            works.append(
-                LaneWork(
-                    request.id, lane.sequence, lane.id, index, (token,), lane.committed_len, samples=place == newest
-                )
-            )
+            generated, position = request.generated, lane.committed_len
+            place = position - len(request.prompt)  # of the newest, but in a replay, which writes all of them again
+            is_newest = place + 1 == len(generated)
+            works.append(LaneWork(request.id, lane.sequence, lane.id, index, (generated[place],), position, is_newest))
         if len(self._next_turn) > 2 * len(self._ready) + self._shape.lanes:
             self._next_turn = {tenant: turn for tenant, turn in self._next_turn.items() if turn > self._clock}
         return DecodeJob(job, batch[0].generation, profile, first_lane, tuple(works)), batch
