@@ -134,9 +134,22 @@ def examine(
     path: Path | None, overrides: Sequence[Override] = (), *, model: str | None = None
 ) -> tuple[Configuration | None, tuple[Fault, ...]]:
     """As `load`, with the faults as values: either a configuration, or at least one fault."""
-    document, faults = _document(path, overrides, service_file.SCHEMA)
+    document, faults = _document(path, service_file.SCHEMA)
+    return _examined(document, faults, overrides, model=model, read_again=partial(load, path, overrides, model=model))
+
+
+def _examined(
+    document: Document,
+    faults: tuple[Fault, ...],
+    overrides: Sequence[Override] = (),
+    *,
+    model: str | None = None,
+    read_again: Callable[[], Configuration],
+) -> tuple[Configuration | None, tuple[Fault, ...]]:
+    """`examine`, of a service's file that has been read: a pipe says what it says once."""
     if _unread(document, faults):
         return None, faults
+    document = _under(document, overrides, service_file.SCHEMA)
     if model is not None and not _names(document, model):
         model = str(Path(model).expanduser().absolute()) if "/" in model else model
         document = document.overlaid(("models",), [{"package": model}], MODEL_FLAG)
@@ -150,11 +163,7 @@ def examine(
             each, faults = _served(entry, index, document, overrides)
             found += faults
             served += [each] if each else []
-    return (
-        (None, tuple(found))
-        if found
-        else (Configuration(service, tuple(served), document, partial(load, path, overrides, model=model)), ())
-    )
+    return (None, tuple(found)) if found else (Configuration(service, tuple(served), document, read_again), ())
 
 
 def _names(document: Document, model: str) -> bool:
@@ -173,7 +182,7 @@ def check_file(path: Path) -> tuple[Fault, ...]:
     if kind is None:
         return (*faults, _schema_fault(document))
     if kind is ServiceSettings:
-        return examine(path)[1]
+        return _examined(document, faults, read_again=partial(load, path))[1]
     return (*faults, *structured(document, SchedulerSettings)[1])
 
 
@@ -183,19 +192,17 @@ def _schema_fault(document: Document) -> Fault:
     return Fault(document.nearest_origin(("schema",)), ("schema",), problem, " or ".join(KINDS))
 
 
-def _document(path: Path | None, overrides: Sequence[Override], schema: str) -> tuple[Document, tuple[Fault, ...]]:
-    """The file with what flags put over it; without a file, an empty one of that schema."""
-    faults: tuple[Fault, ...] = ()
-    if path is None:
-        document = Document("default", Path.cwd(), {"schema": schema})
-    else:
-        document, faults = read_document(path)
-        if _unread(document, faults):
-            return document, faults
+def _document(path: Path | None, schema: str) -> tuple[Document, tuple[Fault, ...]]:
+    """The file; without one, an empty one of that schema."""
+    return (Document("default", Path.cwd(), {"schema": schema}), ()) if path is None else read_document(path)
+
+
+def _under(document: Document, overrides: Sequence[Override], schema: str) -> Document:
+    """The document with what flags put over it."""
     for override in overrides:
         if override.schema == schema:
             document = document.overlaid(override.path, override.value, override.flag)
-    return document, faults
+    return document
 
 
 def _unread(document: Document, faults: Sequence[Fault]) -> bool:
@@ -206,11 +213,12 @@ def _served(
     model: ModelSettings, index: int, document: Document, overrides: Sequence[Override]
 ) -> tuple[Served | None, tuple[Fault, ...]]:
     path = None if model.scheduler is None else _place(model.scheduler, document)
-    own, faults = _document(path, overrides, scheduler_file.SCHEMA)
+    own, faults = _document(path, scheduler_file.SCHEMA)
     if _unread(own, faults):
         place: KeyPath = ("models", index, "scheduler")
         named = Fault(document.nearest_origin(place), place, f"names a file that cannot be used: {path}")
         return None, (named, *faults)
+    own = _under(own, overrides, scheduler_file.SCHEMA)
     scheduler, more = structured(own, SchedulerSettings)
     if scheduler is None:
         return None, (*faults, *more)

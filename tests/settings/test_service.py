@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,18 @@ def test_a_file_that_does_not_say_what_it_is(tmp_path: Path, text: str) -> None:
     [fault] = check_file(file)
     assert fault.key == "schema"
     assert fault.allowed == f"{SCHEMA} or {SCHEDULER}"
+
+
+@pytest.mark.parametrize(("sections", "told"), [({}, []), ({"colour": "blue"}, ["colour"])])
+def test_what_a_pipe_says_is_read_once(tmp_path: Path, sections: dict[str, str], told: list[str]) -> None:
+    """``config check <(make it)``: there is nothing to be read a second time."""
+    text = write(tmp_path / "f.yaml", **sections).read_bytes()
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    os.close(writer)
+    faults = check_file(Path(f"/dev/fd/{reader}"))
+    os.close(reader)
+    assert [fault.key for fault in faults] == told
 
 
 def test_tenants_reach_the_policy(tmp_path: Path) -> None:
