@@ -8,7 +8,7 @@ import trio
 from calculet_trio.core.policy import Policy, RecoveryPolicy
 from calculet_trio.errors import DeviceLost, GenerationFailed, OperationFailed, OperationRefused, ServiceUnavailable
 from calculet_trio.shell.operations import Unheard
-from tests.shell.house import ask, asking, living, until
+from tests.shell.house import ask, asking, living, now, until
 
 GATED = {
     "lanes": 2,
@@ -122,3 +122,24 @@ async def test_a_reset_that_fails_is_told_and_the_daemon_leaves(monkeypatch):
                 heard.append(str(failed))
             await until(lambda: house.alive.is_lost)
     assert heard == ["the device was given up: unknown_dma"]
+
+
+async def test_a_scripted_reply_goes_on_after_a_reset_where_it_was():
+    """Twice in one reply, beside another that is replayed with it, and with a prompt that only begins like theirs."""
+    replies = [
+        {"when": "bad", "tokens": ["a", {"text": "b", "fault": "raise", "fault_times": 2}, "c", "c", "d"]},
+        {"tokens": [{"text": "x", "times": 9}, "y"]},
+    ]
+    policy = Policy(recovery=RecoveryPolicy(max_resets_per_10min=9, replay=True))
+    told = {}
+
+    async def one(house, prompt):
+        told[prompt] = (await ask(house.service, prompt))[0]
+
+    async with living({"lanes": 3, "replies": replies}, policy=policy) as house:
+        async with trio.open_nursery() as crowd:
+            for prompt in ("bad", "well", "welll"):
+                crowd.start_soon(one, house, prompt)
+        assert now(house).resets == 2
+        assert (await ask(house.service, "well"))[0] == "xxxxxxxxxy"
+    assert told == {"bad": "abccd", "well": "xxxxxxxxxy", "welll": "xxxxxxxxxy"}
