@@ -47,14 +47,35 @@ def package(tmp_path_factory):
     return directory / "package"
 
 
-def request(number):
-    """Prompts and replies of different lengths; every other stream samples, from a seed of its own."""
+def plain(number):
+    """Every other stream samples, from a seed of its own."""
     sampling = SamplingParams(temperature=0.8, seed=number) if number % 2 else SamplingParams(temperature=0.0)
+    return ReplyParams(sampling=sampling, ignore_eos=True)
+
+
+def remembering(number):
+    """Choices that depend on what was said before: what a replay would get wrong, if it began to count anew."""
+    sampling = (
+        SamplingParams(temperature=0.0, repetition_penalty=1.3),
+        SamplingParams(temperature=0.0, presence_penalty=1.5, logit_bias={65: 4.0, 66: -100.0}),
+        SamplingParams(temperature=0.0, frequency_penalty=0.7),
+        SamplingParams(temperature=0.9, top_k=20, frequency_penalty=1.0, seed=1),
+        SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.1, seed=1),
+        SamplingParams(temperature=1.2, min_p=0.05, seed=2),
+        SamplingParams(temperature=0.7, logit_bias={70: 3.0}, presence_penalty=-0.5, seed=3),
+        SamplingParams(temperature=0.0),
+    )[number]
+    stop = ("qq", "never said") if number % 2 else ()
+    return ReplyParams(sampling=sampling, stop=stop, top_logprobs=(None, 0, 3)[number % 3], ignore_eos=number < 6)
+
+
+def request(number, reply=plain):
+    """Prompts and replies of different lengths."""
     return InferenceRequest(
         alias="m",
         tenant="default",
         prompt=TokenPrompt(tuple(range(40 + number, 44 + 3 * number))),
-        reply=ReplyParams(sampling=sampling, ignore_eos=True),
+        reply=reply(number),
         max_new_tokens=20 + number,
     )
 
@@ -123,6 +144,34 @@ async def test_eight_streams_go_on_as_if_nothing_had_been(package):
     assert len(set(undisturbed.values())) == STREAMS, "they say different things"
     assert (counts.resets, counts.buffers_unknown) == (3, 3)
     assert counts.replays > STREAMS
+
+
+async def outputs(service):
+    """What each of the eight was told, token by token: texts, tokens, how likely they were, and how it ended."""
+    told = {}
+
+    async def one(number):
+        async with service.open(request(number, remembering)) as handle:
+            heard = [output async for output in handle]
+            tokens = [(each.token, [top.token for top in each.top]) for output in heard for each in output.logprobs]
+            likely = [each.logprob for output in heard for each in output.logprobs]
+            told[number] = ("".join(output.text for output in heard), tokens, handle.ending), likely
+
+    async with trio.open_nursery() as nursery:
+        for number in range(STREAMS):
+            nursery.start_soon(one, number)
+    return [told[number] for number in range(STREAMS)]
+
+
+async def test_what_a_reply_remembers_of_itself_outlives_the_reset(package):
+    async with serving(package, (), replay=True) as (service, _):
+        undisturbed = await outputs(service)
+    async with serving(package, FAULTS, replay=True) as (service, snapshot):
+        disturbed = await outputs(service)
+        assert snapshot().replays > STREAMS
+    assert [said for said, _ in disturbed] == [said for said, _ in undisturbed]
+    for (_, disturbed_likely), (_, likely) in zip(disturbed, undisturbed, strict=True):
+        assert disturbed_likely == pytest.approx(likely, abs=1e-3)
 
 
 async def test_without_replay_they_fail_retryable_and_the_next_are_served(package):
