@@ -70,15 +70,17 @@ class JobTimeout:
         return self.base_s + self.per_token_s * tokens + self.overrun_s
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Turns:
     """Calls of which one is out at a time.
 
     Args:
         name: in `DeviceExecutor.bounds_s`.
+        is_stuck: one did not return: its thread keeps the limiter, and no further call may wait for that.
     """
 
     name: str
+    is_stuck: bool = False
     turn: trio.Lock = attrs.field(factory=trio.Lock)  # waited for outside the shield, so that the limiter is free in it
     limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
 
@@ -220,17 +222,22 @@ class DeviceExecutor:
     async def _run_job(self, engine: EngineId, job: Job) -> None:
         """The synchronous baseline's way."""
         timeout_s, overrun_s = self._timeout.of(job), self._timeout.overrun_s
-        with self._bounded(_name(engine), timeout_s + overrun_s):
-            outcome = await submit_and_drain(
-                self._runtime,
-                engine,
-                job,
-                timeout_s=timeout_s,
-                overrun_s=overrun_s,
-                read_out=partial(self._read_out, job),
-                runner=self._runner,
-                limiter=self._beside_jobs.limiter,
-            )
+        turns = self._beside_jobs
+        outcome: Event | NotSubmitted | Unknown = Unknown(FaultReason.STUCK_WAIT)
+        async with turns.turn:
+            if not turns.is_stuck:
+                with self._bounded(_name(engine), timeout_s + overrun_s):
+                    outcome = await submit_and_drain(
+                        self._runtime,
+                        engine,
+                        job,
+                        timeout_s=timeout_s,
+                        overrun_s=overrun_s,
+                        read_out=partial(self._read_out, job),
+                        runner=self._runner,
+                        limiter=turns.limiter,
+                    )
+                turns.is_stuck = outcome == Unknown(FaultReason.STUCK_WAIT)
         self._post(_as_event(job, outcome))
 
     def hurry(self, deadline_s: float) -> None:
@@ -243,12 +250,15 @@ class DeviceExecutor:
         self, call: Callable[[], T], turns: _Turns, *, bound_s: float, may_hurry: bool = False
     ) -> T | Unknown:
         async with turns.turn:  # the bound is the call's own: another's time does not count
+            if turns.is_stuck:
+                return Unknown(FaultReason.STUCK_WAIT)
             bound = Bound(bound_s)
             if may_hurry:
                 self._may_hurry[turns.name] = bound
                 bound.hurry(self._hurried_s)
             with self._bounded(turns.name, bound_s):
                 answer = await see_through(call, bound=bound, runner=self._runner, limiter=turns.limiter)
+            turns.is_stuck = isinstance(answer, Unknown)
         if isinstance(answer, Unknown):
             self._on_stuck(answer.reason)
         return answer
