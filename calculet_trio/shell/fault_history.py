@@ -6,7 +6,7 @@
 A process that ends without either, killed or without power, leaves its ``begin`` in the file. Whoever finds that,
 or finds a device left behind, must see it quiet before it configures anything. A file that cannot be
 read is set aside under another name and reported, and the device is shown quiet as well; a disk that cannot be
-written is reported. Neither keeps the service from starting.
+written is reported, and what stands on it holds all the same. Neither keeps the service from starting.
 
 Every method may block on the disk, and may be called from any thread.
 
@@ -53,17 +53,15 @@ class FaultHistory:
     """
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
+        self._path: Path | None = None
         self._clock = clock
         self._turn = threading.Lock()
         self._memory = FaultMemory()
         self._lock_descriptor: int | None = None
         self._was_unreadable = False
         self.notes: tuple[str, ...] = ()
-        if path is not None:
-            self._claim(path)
-        if self._path is not None:
-            self._read(self._path)
+        if path is not None and self._claim(path):
+            self._read(path)
         self._found = self._memory.holding
 
     # ---- what is known --------------------------------------------------------------------------
@@ -77,6 +75,11 @@ class FaultHistory:
     def must_be_quiet(self) -> bool:
         """Whether the process before did not give the device back, as far as anybody knows."""
         return self._found is not None or self._was_unreadable
+
+    @property
+    def was_left_to_a_fault(self) -> bool:
+        """Whether the process before left because of a fault, and the device has not been shown quiet since."""
+        return self._found is not None and self._found.lost_to is not None
 
     @property
     def why_quiet(self) -> str:
@@ -137,23 +140,26 @@ class FaultHistory:
             except OSError as error:
                 self._note("the fault history cannot be written", "fault_history_unwritable", error)
 
-    def _claim(self, path: Path) -> None:
-        """One process at a time writes a history; the lock goes with the process, however it ends."""
+    def _claim(self, path: Path) -> bool:
+        """One process at a time writes a history; the lock goes with the process, however it ends.
+
+        Returns:
+            Whether what it says is ours to go by: not that of a process that lives.
+        """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            self._path = None
             self._note("the fault history cannot be written", "fault_history_unwritable", error)
-            return
+            return True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            self._path = None
             self._note("another process keeps this fault history", "fault_history_shared", error)
-            return
-        self._lock_descriptor = descriptor
+            return False
+        self._path, self._lock_descriptor = path, descriptor
+        return True
 
     def close(self) -> None:
         """Let another process have the file; the end of this one does so, too."""

@@ -197,6 +197,30 @@ def test_a_state_directory_that_cannot_be_made_is_reported(tmp_path):
     assert history.memory.restarts == 1
 
 
+def test_what_stands_on_a_disk_that_became_read_only_holds_all_the_same(path, monkeypatch):
+    history = opened(path)
+    history.begin()
+    history.reset_begun()
+    history.leave_behind(LOST)
+    history.close()
+    before = path.read_bytes()
+    real = os.open
+
+    def read_only(name, flags, *rest, **named):
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(30, "Read-only file system")
+        return real(name, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    history = opened(path)
+    assert history.notes == ("the fault history cannot be written",)
+    assert (len(history.reset_ages_s()), history.must_be_quiet) == (1, True)
+    assert history.why_quiet == "the process before left because of a fault: unknown_dma"
+    history.begin()
+    assert not history.must_be_quiet
+    assert path.read_bytes() == before
+
+
 def test_the_disk_has_file_and_name_before_it_says_so(path, monkeypatch):
     synced = []
     fsync = os.fsync
