@@ -65,6 +65,7 @@ class Block:
         taken_s: from the first request to the last token.
         texts: by request.
         trouble: of replies that did not end well.
+        doubt: why new jobs were sent to one engine at its end, where two may be in flight.
     """
 
     gaps_s: tuple[float, ...]
@@ -72,6 +73,7 @@ class Block:
     taken_s: float
     texts: tuple[str, ...]
     trouble: tuple[str, ...]
+    doubt: str | None = None
 
     def gap_s(self, percent: float) -> float:
         """A percentile of the time between two tokens."""
@@ -135,6 +137,7 @@ async def _serve_block(alias: str, wanted: tuple[Errand, ...], at_once: int, ser
         taken_s=taken_s,
         texts=tuple(each.text for each in heard),
         trouble=tuple(each.trouble for each in heard if each.trouble is not None),
+        doubt=service.health().doubt,
     )
 
 

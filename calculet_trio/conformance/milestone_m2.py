@@ -5,10 +5,17 @@ Source: S §14, §19; SPEC section 13.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from calculet_trio.conformance.blocks import BlockSize, in_flight, measure_blocks, same_behaviour, smallest_profile
+from calculet_trio.conformance.blocks import (
+    Block,
+    BlockSize,
+    in_flight,
+    measure_blocks,
+    same_behaviour,
+    smallest_profile,
+)
 from calculet_trio.conformance.clean_hours import CleanHours, clean_criterion
 from calculet_trio.conformance.comparison import at_least, at_most, interval
 from calculet_trio.conformance.gate import Criterion
@@ -65,7 +72,18 @@ def try_m2(
         return (behaviour,)
     return (
         behaviour,
+        _both_engines(block for each in found for block in each.candidate),
         at_least("aggregate", interval(found, lambda block: block.tokens_per_s), AGGREGATE_AT_LEAST),
         at_most("P99", interval(found, lambda block: block.gap_s(99)), P99_SLOWER_AT_MOST),
         clean_criterion(serve_hours(policies["candidate"])),
     )
+
+
+def _both_engines(candidates: Iterable[Block]) -> Criterion:
+    """What was measured is ping/pong, and not the one engine that a doubt leaves."""
+    blocks = list(candidates)
+    doubts = [block.doubt for block in blocks if block.doubt is not None]
+    seen = f"{len(blocks)} blocks with two jobs in flight"
+    if doubts:
+        seen += f", {len(doubts)} of them ended on one engine: {', '.join(sorted(set(doubts)))}"
+    return Criterion.of("both engines", holds=not doubts, seen=seen)

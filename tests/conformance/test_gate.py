@@ -208,8 +208,22 @@ def test_m1_compares_sync_with_async_and_nothing_else():
 def test_m2_sees_engines_that_compute_at_once():
     with trial_of(compute_overlaps=True, decode={1: StepCurve(0.02)}) as trial:
         found = by_name(milestone_m2.try_m2(trial, Policy(), SIZE, serve_hours=nothing_wrong, progress=silent))
-    assert found.keys() == {"same behaviour", "aggregate", "P99", "clean hours"}
+    assert found.keys() == {"same behaviour", "both engines", "aggregate", "P99", "clean hours"}
+    assert found["both engines"].verdict is GateVerdict.PASS
     assert found["aggregate"].verdict is not GateVerdict.FAIL, found["aggregate"].seen
+
+
+def test_m2_does_not_take_one_engine_for_two():
+    class Odd(EmulatedRuntime):
+        def wait(self, engine, ticket, timeout_s):
+            outcome = super().wait(engine, ticket, timeout_s)
+            return attrs.evolve(outcome, anomaly=FaultReason.STATUS_ANOMALY)
+
+    with trial_of(Odd, decode={1: StepCurve(0.002)}) as trial:
+        found = by_name(milestone_m2.try_m2(trial, Policy(), SIZE, serve_hours=nothing_wrong, progress=silent))
+    assert found["same behaviour"].verdict is GateVerdict.PASS
+    assert found["both engines"].verdict is GateVerdict.FAIL
+    assert found["both engines"].seen.endswith("ended on one engine: status_anomaly")
 
 
 def test_a_slow_device_gets_shorter_replies_and_never_too_short_ones():
