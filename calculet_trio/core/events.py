@@ -296,9 +296,22 @@ class SwitchFailed:
 
 @attrs.frozen
 class PairDoubted:
-    """Somebody outside the core saw what speaks against two engines at a time: a status, a counter, a recovery."""
+    """Somebody outside the core saw what speaks against two engines at a time: a status, or a start after a fault.
+
+    Args:
+        doubt: what it is.
+        reason: the fault that it shows, where it is seen for the first time; None for one that is known already.
+    """
 
     doubt: Doubt
+    reason: FaultReason | None = None
+
+
+@attrs.frozen
+class CallStuck:
+    """A device call beside the jobs did not return: only a new process may use the device."""
+
+    reason: FaultReason
 
 
 @attrs.frozen
@@ -341,6 +354,7 @@ Event = (
     | JobUnknown
     | ResetAsked
     | DeviceReset
+    | CallStuck
     | GenerationAdvanced
     | PairDoubted
     | PairTrusted

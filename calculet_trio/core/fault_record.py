@@ -27,7 +27,7 @@ RESET_WINDOW_S: Final = 600.0
 
 @attrs.frozen(kw_only=True)
 class Quarantine:
-    """How much nobody may use, because a job may still write to it."""
+    """How much nobody may use, because a job may still write to it; buffers until the process ends, sets of a job's."""
 
     jobs: int = 0
     lanes: int = 0

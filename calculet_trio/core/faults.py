@@ -173,7 +173,11 @@ FAULTS: Final[Mapping[FaultReason, FaultRule]] = {
         _ALL, Told.RETRYABLE, Next.RESTART_OR_RESET, "unknown_dma", "The device cannot say whether a DMA has ended."
     ),
     _R.SLOW_DRAIN: _row(
-        _ALL, Told.RETRYABLE, Next.RESTART_OR_RESET, "slow_drain", "A drain's deadline passed, and a job is still out."
+        _NONE,
+        Told.RETRYABLE,
+        Next.GO_ON,
+        "slow_drain",
+        "A model's drain time passed with a job or a lane still out: nothing of it is freed before that is over.",
     ),
     _R.STUCK_WAIT: _row(
         _ALL,

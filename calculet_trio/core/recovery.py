@@ -21,7 +21,7 @@ import attrs
 
 from calculet_trio.core.effects import Abandon, Effect, Quarantined, ResetDevice, ResetRefused
 from calculet_trio.core.endings import Endings, device_failed
-from calculet_trio.core.events import FaultReason
+from calculet_trio.core.events import CallStuck, DeviceReset, FaultReason, ResetAsked
 from calculet_trio.core.faults import Next, next_step
 from calculet_trio.core.generation import GenerationEvent, GenerationState
 from calculet_trio.core.health import DeviceEvent, DeviceHealth, DeviceState, EngineHealth
@@ -99,20 +99,32 @@ class Recovery:
         """Whether a reset has been decided on and has not ended: until then nobody knows what the device still does."""
         return self.device.state in {DeviceState.QUIESCING, DeviceState.RESETTING}
 
+    def heard(self, event: ResetAsked | DeviceReset | CallStuck, now: float, *, is_loading: bool) -> None:
+        """What is told of the device as a whole.
+
+        Args:
+            event: what happened.
+            now: monotonic.
+            is_loading: whether a model is being put on the device, or taken off.
+        """
+        if isinstance(event, ResetAsked):
+            self._asked(now, is_loading=is_loading)
+        elif isinstance(event, DeviceReset):
+            self._reset_ended(event.failed)
+        else:
+            self.fault(event.reason, now)
+
     def fault(self, reason: FaultReason, now: float, engine: EngineId | None = None) -> None:
-        """The device cannot go on as it is: it is to be reset, or given up."""
+        """The device cannot go on as it is: it is to be reset, or given up; one that was given up stays so."""
+        if self.device.state is DeviceState.LOST:
+            return
         if not self._may_reset(reason, now):
             self._abandon(reason, engine)
         elif self.device.is_sound:
             self._quiesce(reason, now, engine)
 
-    def asked(self, now: float, *, is_loading: bool) -> None:
-        """An operator wants the device reset: that is done as after a fault, or he is told why it is not.
-
-        Args:
-            now: monotonic.
-            is_loading: whether a model is being put on the device, or taken off.
-        """
+    def _asked(self, now: float, *, is_loading: bool) -> None:
+        """An operator wants the device reset: that is done as after a fault, or he is told why it is not."""
         why_not = self._objection(now, is_loading=is_loading)
         if why_not is None:
             self._quiesce(FaultReason.OPERATOR_RESET, now)
@@ -144,7 +156,7 @@ class Recovery:
                 self.replays.lose_kv(request, self.served[request.generation], reason)
         self.effects.append(ResetDevice(reason, self.device.engine))
 
-    def reset_ended(self, failed: FaultReason | None) -> None:
+    def _reset_ended(self, failed: FaultReason | None) -> None:
         """The shell has reset the device, or has failed to; a word that nobody waits for is ignored."""
         if self.device.state is not DeviceState.RESETTING:
             return

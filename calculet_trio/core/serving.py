@@ -229,8 +229,8 @@ class ServingCore:
                 self._cancelled(event)
             case ev.SequenceAllocated() | ev.SequenceRefused() | ev.SequenceReleased():
                 self._placement.answered(event, now)
-            case ev.ResetAsked() | ev.DeviceReset():
-                self._heard_of_reset(event, now)
+            case ev.ResetAsked() | ev.DeviceReset() | ev.CallStuck():
+                self._heard_of_device(event, now)
             case (
                 ev.GenerationAdvanced() | ev.ModelExpected() | ev.ModelForgone() | ev.ModelParked() | ev.SwitchFailed()
             ):
@@ -306,11 +306,9 @@ class ServingCore:
         else:
             self._endings.drop(request)
 
-    def _heard_of_reset(self, event: ev.ResetAsked | ev.DeviceReset, now: float) -> None:
-        if isinstance(event, ev.ResetAsked):
-            self._recovery.asked(now, is_loading=self._fleet.is_loading)
-        else:
-            self._recovery.reset_ended(event.failed)
+    def _heard_of_device(self, event: ev.ResetAsked | ev.DeviceReset | ev.CallStuck, now: float) -> None:
+        self._recovery.heard(event, now, is_loading=self._fleet.is_loading)
+        if isinstance(event, ev.DeviceReset):
             self._pair.doubted(ev.Doubt.RECOVERY)
 
     def _drain_began(self, event: ev.DrainBegan) -> None:

@@ -35,7 +35,6 @@ from calculet_trio.core.effects import (
     Vacated,
 )
 from calculet_trio.core.events import (
-    DeviceReset,
     Doubt,
     Event,
     FaultReason,
@@ -49,6 +48,7 @@ from calculet_trio.core.events import (
     SequenceReleased,
 )
 from calculet_trio.core.fault_record import FaultMemory
+from calculet_trio.core.fault_sightings import seen_in_effect, seen_in_event
 from calculet_trio.core.jobs import DecodeJob, Job
 from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.ids import GenerationId, JobId, LaneId, RequestId
@@ -59,10 +59,6 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 _LOAD_S = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 _OUTCOMES = ("stop", "length", "refused", "failed", "cancelled")
 _HOW_ENDED = {JobFailed: "failed", JobNotSubmitted: "not_submitted", JobUnknown: "unknown"}
-_OF_REQUESTS = frozenset(
-    {FaultReason.DEADLINE_EXCEEDED, FaultReason.MODEL_UNLOADED, FaultReason.OPERATOR_RESET, FaultReason.SHUTDOWN}
-)
-"""Reasons that no event of the device carries: they show where a request ends by them."""
 
 
 @attrs.define
@@ -177,27 +173,23 @@ class ServiceMetrics:
 
     def heard(self, event: Event, now: float) -> None:
         """The core is being told this. Called in the loop; touches one job or one lane."""
+        for reason, _ in seen_in_event(event):
+            self._errors.labels(reason.value).inc()
         match event:
             case JobFinished():
                 self._job_finished(event)
-            case JobFailed(job, _, reason) | JobNotSubmitted(job, _, reason) | JobUnknown(job, _, reason):
+            case JobFailed(job) | JobNotSubmitted(job) | JobUnknown(job):
                 self._job_ended(job, _HOW_ENDED[type(event)])
-                self._errors.labels(reason.value).inc()
             case SequenceRefused(reason=reason):
                 self._refused_allocations.labels(reason.value).inc()
-                self._errors.labels(reason.value).inc()
             case SequenceAllocated(request=request):
                 asked_s = self._asked.pop(request, None)
                 if asked_s is not None:
                     self._allocation_ms.observe((now - asked_s) * 1e3)
             case SequenceReleased(generation, lane, confirmed=confirmed):
                 since_s = self._releases.pop((generation, lane), None)
-                if not confirmed:
-                    self._errors.labels(FaultReason.UNCONFIRMED_RELEASE.value).inc()
-                elif since_s is not None:
+                if confirmed and since_s is not None:
                     self._free_s.observe(now - since_s)
-            case DeviceReset(failed) if failed is not None:
-                self._errors.labels(failed.value).inc()
 
     def saw(self, effect: Effect, now: float) -> None:
         """The core decided this. Called in the loop; touches no more than one request."""
@@ -222,10 +214,14 @@ class ServiceMetrics:
                 self._degradations.labels(doubt.value).inc()
             case Quarantined(_, reason):
                 self._quarantines.labels(reason.value).inc()
-            case Vacated(overdue=True):
-                self._errors.labels(FaultReason.SLOW_DRAIN.value).inc()
+            case Vacated():
+                self._count_faults(effect)
             case Finish() | Refuse() | Fail() | Drop():
                 self._ended(effect, now)
+
+    def _count_faults(self, effect: Effect) -> None:
+        for reason, _ in seen_in_effect(effect):
+            self._errors.labels(reason.value).inc()
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -240,13 +236,6 @@ class ServiceMetrics:
         submitted = self._job_ended(event.job, "finished")
         if submitted is not None and event.times is not None:
             self._took(submitted.job.phase, event.times)
-        if event.anomaly is not None:
-            self._errors.labels(event.anomaly.value).inc()
-        if event.lost:
-            self._errors.labels(FaultReason.LANE_LOST.value).inc()
-        for result in event.results:
-            if result.failed is not None:
-                self._errors.labels(result.failed.value).inc()
 
     def _job_ended(self, job: JobId, outcome: str) -> SubmitJob | None:
         submitted = self._jobs.pop(job, None)
@@ -285,9 +274,8 @@ class ServiceMetrics:
                 self._refusals.labels(refusal.code).inc()
                 if life is not None and refusal.code == "deadline_exceeded":
                     self._starved.labels(life.tenant).inc()
-            case Fail(_, reason):
+            case Fail():
                 self._requests.labels("failed").inc()
-                if reason in _OF_REQUESTS:
-                    self._errors.labels(reason.value).inc()
+                self._count_faults(effect)
             case Drop():
                 self._requests.labels("cancelled").inc()

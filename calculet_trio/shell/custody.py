@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from calculet_trio.core.events import FaultReason
+from calculet_trio.core.events import Doubt, Event, FaultReason, PairDoubted
 from calculet_trio.core.fault_record import FaultRecord
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.snapshot import CoreSnapshot
@@ -38,6 +38,7 @@ class Custody:
         look: asks the device for its status; see `calculet_trio.shell.quiet.see_quiet`.
         quiet_s: how long the device may take to become quiet.
         runner: how the disk's blocking calls run.
+        post: tells the core; after a fault that ended a process, new jobs begin on one engine.
 
     Attributes:
         waits_for: why the device is not configured yet, for people; None if nothing is waited for.
@@ -50,11 +51,13 @@ class Custody:
         *,
         quiet_s: float,
         runner: BlockingRunner,
+        post: Callable[[Event], None],
     ) -> None:
         self._history = history
         self._look = look
         self._quiet_s = quiet_s
         self._runner = runner
+        self._post = post
         self._limiter = trio.CapacityLimiter(1)
         self._left: FaultRecord | None = None
         self.waits_for: str | None = None
@@ -67,6 +70,8 @@ class Custody:
 
         **Cancellation**: between two looks at the device, or after the history was written.
         """
+        if self._history.was_left_to_a_fault:
+            self._post(PairDoubted(Doubt.RECOVERY))
         if self._history.must_be_quiet:
             _log.warning("device_must_be_quiet", reason=self._history.why_quiet, within_s=self._quiet_s)
             self.waits_for = f"waiting for a quiet device: {self._history.why_quiet}"

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.events import Doubt, Event, FaultReason, PairDoubted
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import Runtime
 
@@ -31,14 +32,16 @@ class DeviceWatch:
     Args:
         runtime: the device.
         call: runs one blocking device call to its end, beside the jobs.
+        post: tells the core of a device that says that it is not well.
 
     Attributes:
         reading: None until the device was asked.
     """
 
-    def __init__(self, runtime: Runtime, call: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, runtime: Runtime, call: Callable[..., Awaitable[Any]], *, post: Callable[[Event], None]) -> None:
         self._runtime = runtime
         self._call = call
+        self._post = post
         self.reading: DeviceReading | None = None
 
     async def run(self) -> None:
@@ -48,11 +51,19 @@ class DeviceWatch:
         """
         while True:
             try:
-                read_s = trio.current_time()
+                read_s, before = trio.current_time(), self.reading
                 self.reading = await self._call(partial(self._read, read_s), bound_s=CALL_S)
             except DeviceLost:  # who is to be told has been
                 return
+            self._doubt(before)
             await trio.sleep(LOOK_EVERY_S)
+
+    def _doubt(self, before: DeviceReading | None) -> None:
+        """A device that is not well is doubted as long as it says so, and its fault is told when it begins."""
+        if self.reading is None or self.reading.is_ok:
+            return
+        is_known = before is not None and not before.is_ok
+        self._post(PairDoubted(Doubt.STATUS_ANOMALY, None if is_known else FaultReason.STATUS_ANOMALY))
 
     def _read(self, read_s: float) -> DeviceReading | None:
         try:

@@ -7,25 +7,18 @@ Source: SPEC section 9; `calculet_trio.core.faults` has each fault's name in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
 
-from calculet_trio.core.effects import ResetDevice
-from calculet_trio.core.events import (
-    Event,
-    FaultReason,
-    JobFailed,
-    JobFinished,
-    JobNotSubmitted,
-    JobUnknown,
-    SequenceReleased,
-)
+from calculet_trio.core.effects import Effect, PairDegraded, PairRestored, Quarantined, ResetDevice
+from calculet_trio.core.events import Event, FaultReason
 from calculet_trio.core.fault_record import FaultRecord, Quarantine
+from calculet_trio.core.fault_sightings import OF_REQUESTS, seen_in_effect, seen_in_event
 from calculet_trio.core.faults import FAULTS, Next
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.lanes import LaneState
@@ -37,6 +30,9 @@ REMEMBERED_EVERY_S: Final = 60.0
 """One that comes with every job would push all others out of the history, and write to the disk without end."""
 
 NOTHING: Final = Quarantine()
+
+_LEVELS: Final = {Next.TRY_AGAIN: "debug", Next.GO_ON: "warning"}
+"""In the log, of faults that the device goes on after."""
 
 _log = structlog.get_logger(__name__)
 
@@ -59,15 +55,20 @@ class FaultNotes:
 
     def heard(self, event: Event) -> None:
         """Note a fault that the core is being told of; never waits."""
-        match event:
-            case JobUnknown(job, _, reason) | JobFailed(job, _, reason) | JobNotSubmitted(job, _, reason):
-                self._note(reason, job=job)
-            case JobFinished(job, anomaly=reason) if reason is not None:
-                self._note(reason, job=job)
-            case JobFinished(job, lost=lost) if lost:
-                self._note(FaultReason.LANE_LOST, job=job, lanes=sorted(lost))
-            case SequenceReleased(_, lane, confirmed=False):
-                self._note(FaultReason.UNCONFIRMED_RELEASE, lane=lane)
+        for reason, where in seen_in_event(event):
+            self._note(reason, where)
+
+    def saw(self, effect: Effect) -> None:
+        """Note a fault that the core's own decision shows, or what follows from one; never waits."""
+        for reason, where in seen_in_effect(effect):
+            self._note(reason, where)
+        match effect:
+            case Quarantined(engine, reason):
+                _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
+            case PairDegraded(doubt):
+                _log.warning("ping_pong_degraded", doubt=doubt.value)
+            case PairRestored(by):
+                _log.info("ping_pong_restored", by=by)
 
     def reset_follows(self, effect: ResetDevice) -> None:
         """The device is reset because of it: it and all that was put in quarantine are remembered; never waits."""
@@ -84,11 +85,11 @@ class FaultNotes:
         async for record in self._written[1]:
             await self._runner.run_whole(partial(self._history.fault_happened, record), limiter)
 
-    def _note(self, reason: FaultReason, **where: object) -> None:
+    def _note(self, reason: FaultReason, where: Mapping[str, Any]) -> None:
         rule = FAULTS[reason]
-        level = "debug" if rule.next is Next.TRY_AGAIN else "warning" if rule.next is Next.GO_ON else "error"
+        level = "info" if reason in OF_REQUESTS else _LEVELS.get(rule.next, "error")
         getattr(_log, level)(rule.log, code=reason.value, next=rule.next.value, **where)
-        if rule.next is Next.GO_ON:
+        if rule.next is Next.GO_ON and reason not in OF_REQUESTS:
             self._remember(reason, rule.next)
 
     def _remember(
@@ -118,4 +119,6 @@ class FaultNotes:
 
 def quarantine_of(counts: CoreSnapshot) -> Quarantine:
     """What nobody may use now."""
-    return Quarantine(jobs=counts.jobs_unknown, lanes=counts.lanes_by_state[LaneState.UNKNOWN])
+    return Quarantine(
+        jobs=counts.jobs_unknown, lanes=counts.lanes_by_state[LaneState.UNKNOWN], buffers=counts.buffers_unknown
+    )

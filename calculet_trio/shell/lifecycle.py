@@ -41,7 +41,7 @@ from calculet_trio.core.effects import (
     Vacated,
     Wanted,
 )
-from calculet_trio.core.events import DrainBegan, Event, FaultReason, TenantsChanged
+from calculet_trio.core.events import CallStuck, DrainBegan, Event, FaultReason, TenantsChanged
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.serving import ServingCore
@@ -132,7 +132,7 @@ class _House:
             runner=daemon.runner,
             timeout=daemon.job_timeout,
             synchronous=daemon.policy.executor.synchronous,
-            on_stuck=self._lose_device,
+            on_stuck=self._call_stuck,
         )
         self._desk = FrontDesk(
             post=post,
@@ -148,7 +148,7 @@ class _House:
         self._models = self._make_models(daemon, device)
         self._switching = Switching(self._models, post)
         look = partial(self._executor.call, daemon.runtime.status, bound_s=daemon.quiet_s)
-        self.custody = Custody(daemon.history, look, quiet_s=daemon.quiet_s, runner=daemon.runner)
+        self.custody = Custody(daemon.history, look, quiet_s=daemon.quiet_s, runner=daemon.runner, post=post)
         self._recovery = DeviceRecovery(
             daemon.runtime,
             models=self._models.residents,
@@ -159,7 +159,7 @@ class _House:
             runner=daemon.runner,
         )
         self._fault_notes = FaultNotes(daemon.history, snapshot=self._loop.snapshot, runner=daemon.runner)
-        self._device_watch = DeviceWatch(daemon.runtime, self._executor.call)
+        self._device_watch = DeviceWatch(daemon.runtime, self._executor.call, post=post)
         self._progress = Progress(self._loop, self._executor, self._models)
         seen = Progress(self._loop, self._executor, self._models)  # its own: it counts the rounds between two looks
         self._watchdog = None if daemon.watchdog_s is None else Watchdog(daemon.watchdog_s, seen.hindrance)
@@ -311,8 +311,15 @@ class _House:
         self._notifier.stopping(status, within_s=within_s + _FAREWELL_S + self._progress.outstanding_s())
         self._begun_stopping.set()
 
+    def _call_stuck(self, reason: FaultReason) -> None:
+        """A call beside the jobs did not return: the core tells everybody why, and nothing is waited for any more."""
+        self._loop.post(CallStuck(reason))
+        self._lose_device(reason)
+
     def _lose_device(self, reason: FaultReason, engine: EngineId | None = None) -> None:
         """Tell everybody and leave: only a new process may use the device, and this one waits for it no more."""
+        if self._lost is not None:  # and why, is known
+            return
         self._lost = reason
         self._recovery.given_up(reason)
         self.custody.lose(reason, engine, self._loop.snapshot())
@@ -353,13 +360,12 @@ class _House:
                 self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
+        self._fault_notes.saw(effect)
         match effect:
-            case SubmitJob():
-                pass  # begun already
+            case SubmitJob() | Quarantined() | PairDegraded() | PairRestored():
+                pass  # begun, or noted, already
             case AllocateSequence() | ContinueSequence() | ReleaseSequence():
                 self._executor.control(effect)
-            case Quarantined(engine, reason):
-                _log.error("engine_quarantined", engine=engine.value, reason=reason.value)
             case ResetDevice():
                 self._fault_notes.reset_follows(effect)
                 self._recovery.begin(effect)
@@ -367,10 +373,6 @@ class _House:
                 self._recovery.refused(effect)
             case Abandon(reason, engine):
                 self._lose_device(reason, engine)
-            case PairDegraded(doubt):
-                _log.warning("ping_pong_degraded", doubt=doubt.value)
-            case PairRestored(by):
-                _log.info("ping_pong_restored", by=by)
             case Vacated():
                 self._models.residents.vacated(effect)
             case Wanted():

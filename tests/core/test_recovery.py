@@ -158,6 +158,19 @@ def test_a_loss_for_good_while_it_quiesces_ends_it() -> None:
     assert word(world) == "failed"
 
 
+def test_a_call_beside_the_jobs_that_never_returns_ends_it_once_and_everybody_is_told_why() -> None:
+    world = recovering()
+    runs = world.ask()
+    world.answer(1)
+    world.tell(ev.CallStuck(FaultReason.STUCK_WAIT))
+    world.tell(ev.CallStuck(FaultReason.STUCK_WAIT))
+    waits = world.ask()
+    assert [(each.reason, each.engine) for each in world.abandoned] == [(FaultReason.STUCK_WAIT, None)]
+    assert word(world) == "failed"
+    assert isinstance(world.streams[runs].end, Fail)
+    assert isinstance(world.streams[waits].end, Refuse)
+
+
 def test_the_budget_is_of_ten_minutes() -> None:
     world = recovering(max_resets_per_10min=2)
     for _ in range(2):

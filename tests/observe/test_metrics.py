@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from calculet_trio.core import effects as ef
 from calculet_trio.core import events as ev
 from calculet_trio.core.device_reading import DeviceReading
+from calculet_trio.core.effects import Effect
 from calculet_trio.core.fault_record import FaultMemory, FaultRecord
 from calculet_trio.core.generation import GenerationEvent
 from calculet_trio.core.jobs import EngineId
@@ -16,6 +17,7 @@ from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.core.profiles import BatchProfile, InactiveLanePolicy, ModelShape, PrefillProfile
 from calculet_trio.core.serving import ServingCore
 from calculet_trio.observe.metrics import ServiceMetrics
+from tests.core.test_fault_sightings import SHOWN
 
 SHAPE = ModelShape(
     prefill=PrefillProfile("prefill", 64),
@@ -168,38 +170,16 @@ def test_refusals_starvation_and_faults_have_their_reasons():
     assert sum(value for name, value in seen.items() if name.startswith("calculet_requests_total")) == 3
 
 
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [
-        (ev.JobFinished(1, 1, (), frozenset({0})), "lane_lost"),
-        (ev.JobFinished(1, 1, (), anomaly=ev.FaultReason.STATUS_ANOMALY), "status_anomaly"),
-        (ev.JobFinished(1, 1, (ev.LaneResult(0, 1, None, failed=ev.FaultReason.BAD_LOGITS),)), "bad_logits"),
-        (ev.JobFailed(1, 1, ev.FaultReason.OUTPUT_ERROR), "output_error"),
-        (ev.JobNotSubmitted(1, 1, ev.FaultReason.DEVICE_BUSY), "device_busy"),
-        (ev.JobUnknown(1, 1, ev.FaultReason.TIMEOUT), "timeout"),
-        (ev.SequenceRefused(1, 0, 1, 1, ev.FaultReason.NO_CAPACITY), "no_capacity"),
-        (ev.SequenceReleased(1, 0, 1, confirmed=False), "unconfirmed_release"),
-        (ev.DeviceReset(ev.FaultReason.GOLDEN_MISMATCH), "golden_mismatch"),
-        (ef.Vacated(1, overdue=True), "slow_drain"),
-        (ef.Fail(1, ev.FaultReason.SHUTDOWN, retryable=True), "shutdown"),
-        (ef.Fail(1, ev.FaultReason.MODEL_UNLOADED, retryable=True), "model_unloaded"),
-        (ef.Fail(1, ev.FaultReason.OPERATOR_RESET, retryable=True), "operator_reset"),
-        (ef.Fail(1, ev.FaultReason.DEADLINE_EXCEEDED, retryable=True), "deadline_exceeded"),
-        (ef.Fail(1, ev.FaultReason.TIMEOUT, retryable=True), None),
-        (ef.Vacated(1, overdue=False), None),
-        (ev.SequenceReleased(1, 0, 1, confirmed=True), None),
-        (ev.DeviceReset(None), None),
-    ],
-)
-def test_each_fault_is_counted_once_by_its_code(told, reason):
+@pytest.mark.parametrize(("told", "reasons"), [(told, [reason for reason, _ in seen]) for told, seen in SHOWN])
+def test_each_fault_is_counted_once_by_its_code(told, reasons):
     """What a job met is counted with the job, and not again for each request that it cost."""
     metrics = ServiceMetrics()
-    tell = metrics.saw if isinstance(told, (ef.Vacated, ef.Fail)) else metrics.heard
+    tell = metrics.saw if isinstance(told, Effect) else metrics.heard
     tell(told, 0.0)
     [family] = [each for each in metrics._errors.collect() if each.name == "calrt_errors"]
     counts = {sample.labels["code"]: sample.value for sample in family.samples if sample.name == "calrt_errors_total"}
     assert counts.keys() == {each.value for each in ev.FaultReason}
-    assert {code for code, count in counts.items() if count} == ({reason} if reason else set())
+    assert {code: count for code, count in counts.items() if count} == {reason.value: 1 for reason in reasons}
 
 
 def test_a_pair_in_doubt_is_counted_and_the_mode_is_one_of_three():

@@ -26,6 +26,7 @@ async def test_b13_impossible_tokens_have_finite_logprobs(served: Served) -> Non
 
 
 async def test_b13_no_number_at_all_is_a_fault(served: Served) -> None:
+    served.may_log("bad_logits")
     whole = await served.chat("b13 none", logprobs=True)
     assert (whole.status, whole.error["code"]) == (500, "bad_logits")
     assert whole.headers["x-should-retry"] == "false"

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from calculet_trio.core.policy import AdmissionPolicy, ExecutorPolicy, Policy
 from calculet_trio.errors import DeviceLost
 from calculet_trio.runtimes.port import DeviceStatus
 from calculet_trio.shell import device_watch, executor
@@ -36,6 +37,22 @@ async def test_the_reading_is_in_the_metrics(monkeypatch):
         monkeypatch.setattr(house.runtime, "status", lambda: DeviceStatus(False, "fault"))
         await until(lambda: "calrt_device_status 0.0" in page(house))
         assert (await ask(house.service, "hi"))[0] == "x", "a word is no reason to stop: what fails is"
+
+
+async def test_a_device_that_is_not_well_is_doubted_until_it_is_well_and_told_of_once(monkeypatch):
+    both = Policy(admission=AdmissionPolicy(max_inflight_jobs=2), executor=ExecutorPolicy(probation_jobs=1))
+    async with living(SCRIPT, policy=both, watches_device=True) as house:
+        assert house.service.health().engines == "ping_pong"
+        monkeypatch.setattr(house.runtime, "status", lambda: DeviceStatus(False, "fault"))
+        await until(lambda: house.service.health().doubt == "status_anomaly")
+        for _ in range(3):
+            await ask(house.service, "hi")
+        await until(lambda: house.service.health().engines == "degraded")
+        assert 'calrt_errors_total{code="status_anomaly"} 1.0' in page(house)
+        monkeypatch.setattr(house.runtime, "status", lambda: DeviceStatus(True, "well"))
+        await until(lambda: "calrt_device_status 1.0" in page(house))
+        await ask(house.service, "hi")
+        await until(lambda: house.service.health().engines == "ping_pong")
 
 
 async def test_without_watching_nothing_of_the_device_is_claimed():

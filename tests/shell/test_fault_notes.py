@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 import trio
 
-from calculet_trio.core.effects import ResetDevice
+from calculet_trio.core.effects import Effect, Fail, ResetDevice
 from calculet_trio.core.events import FaultReason, JobFailed, JobFinished, JobNotSubmitted
 from calculet_trio.core.fault_record import Quarantine
+from calculet_trio.core.faults import FAULTS
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import Policy, RecoveryPolicy
 from calculet_trio.core.serving import ServingCore
@@ -15,6 +17,7 @@ from calculet_trio.errors import GenerationFailed
 from calculet_trio.shell.blocking import ThreadRunner
 from calculet_trio.shell.fault_history import FaultHistory, read_memory
 from calculet_trio.shell.fault_notes import REMEMBERED_EVERY_S, FaultNotes
+from tests.core.test_fault_sightings import SHOWN
 from tests.shell.house import ask, living, until
 
 
@@ -34,7 +37,7 @@ async def test_a_fault_that_leads_to_a_reset_is_on_disk_with_what_it_put_in_quar
         assert (await ask(house.service, "good"))[0] == "x"
         [fault] = read_memory(path).faults
     assert (fault.reason, fault.engine, fault.next_step) == (FaultReason.RUNTIME_ERROR, EngineId.PING, "reset")
-    assert fault.quarantine == Quarantine(jobs=1, lanes=1)
+    assert fault.quarantine == Quarantine(jobs=1, lanes=1, buffers=1)
 
 
 async def test_an_output_that_failed_is_on_disk_and_nothing_was_put_in_quarantine(tmp_path):
@@ -45,6 +48,27 @@ async def test_an_output_that_failed_is_on_disk_and_nothing_was_put_in_quarantin
         await until(lambda: read_memory(path).faults)
     [fault] = read_memory(path).faults
     assert (fault.reason, fault.next_step, fault.quarantine.is_empty) == (FaultReason.OUTPUT_ERROR, "go_on", True)
+
+
+@pytest.mark.parametrize(("told", "seen"), SHOWN)
+async def test_what_is_counted_is_in_the_log_under_the_name_that_the_table_has_for_it(told, seen):
+    one = Notes()
+    with structlog.testing.capture_logs() as logged:
+        (one.notes.saw if isinstance(told, Effect) else one.notes.heard)(told)
+    assert [(line["event"], line["code"]) for line in logged] == [
+        (FAULTS[reason].log, reason.value) for reason, _ in seen
+    ]
+    for line, (_, where) in zip(logged, seen, strict=True):
+        assert line.items() >= where.items()
+
+
+async def test_a_request_that_ran_out_of_time_is_no_fault_of_the_device_to_remember(nursery):
+    one = Notes()
+    one.notes.saw(Fail(1, FaultReason.DEADLINE_EXCEEDED, retryable=True))
+    one.notes.heard(JobFailed(1, 1, FaultReason.OUTPUT_ERROR))
+    nursery.start_soon(one.notes.run)
+    await until(lambda: one.remembered)
+    assert one.remembered == ["output_error"]
 
 
 class Notes:

@@ -7,6 +7,7 @@ import trio
 
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_record import FaultRecord
+from calculet_trio.core.policy import AdmissionPolicy, Policy
 from calculet_trio.errors import DeviceLost, DeviceNotQuiet
 from calculet_trio.runtimes.port import DeviceStatus
 from calculet_trio.shell.fault_history import FaultHistory, read_memory
@@ -89,6 +90,13 @@ def left_behind(path):
     return FaultHistory(path)
 
 
+def killed(path):
+    history = FaultHistory(path)
+    history.begin()
+    history.close()
+    return FaultHistory(path)
+
+
 async def test_nothing_is_configured_before_the_device_is_quiet(tmp_path):
     path = tmp_path / "faults.json"
     async with living(
@@ -102,6 +110,16 @@ async def test_nothing_is_configured_before_the_device_is_quiet(tmp_path):
         await until(lambda: house.service.health().status == "ok")
         assert (await ask(house.service, "hi"))[0] == "x"
         assert read_memory(path).holding is not None
+
+
+@pytest.mark.parametrize(("left", "engines"), [(left_behind, "degraded"), (killed, "ping_pong")])
+async def test_a_start_after_a_fault_begins_with_one_engine(tmp_path, left, engines):
+    """A new process is no surer of the device than a reset is; one that was killed says nothing of its engines."""
+    both = Policy(admission=AdmissionPolicy(max_inflight_jobs=2))
+    script = {"replies": [{"tokens": ["x"]}]}
+    async with living(script, history=left(tmp_path / "faults.json"), policy=both) as house:
+        health = house.service.health()
+        assert (health.engines, health.doubt) == (engines, "recovery" if engines == "degraded" else None)
 
 
 async def test_a_device_that_is_never_quiet_is_not_configured(tmp_path):

@@ -210,7 +210,7 @@ def test_after_75_the_device_is_shown_quiet_first_and_76_says_that_it_is_not(tmp
     assert kept["restarts"] == 1
     assert kept["holding"]["lost_to"] == "timeout"
     assert [kept["faults"][0][key] for key in ("reason", "engine", "next_step")] == ["timeout", "ping", "restart"]
-    assert kept["faults"][0]["quarantine"] == {"jobs": 1, "lanes": 1, "buffers": 0}
+    assert kept["faults"][0]["quarantine"] == {"jobs": 1, "lanes": 1, "buffers": 1}
     quick = {**CONFIG["timeouts"], "quiet_s": 0.2}
     with starting(home=home, script={"left_over": 1}, config={"timeouts": quick}) as daemon:
         assert daemon.ends() == 76

@@ -12,12 +12,13 @@ import trio
 import trio.testing
 
 from calculet_trio.core.events import FaultReason
+from calculet_trio.core.policy import ExecutorPolicy, Policy
 from calculet_trio.errors import DeviceLost, GenerationFailed, ServiceUnavailable
 from calculet_trio.runtimes.port import Finished, Submitted, Ticket, Unknown
 from calculet_trio.runtimes.scripted import ScriptedRuntime
 from calculet_trio.shell import drain, executor, lifecycle
 from calculet_trio.shell.blocking import ThreadRunner
-from tests.shell.house import ask, living, silence, until
+from tests.shell.house import ask, asking, living, silence, until
 
 SOON = {"job_s": 0.05, "overrun_s": 0.05}
 
@@ -67,8 +68,81 @@ async def test_a_kv_call_that_never_returns(call, monkeypatch):
             monkeypatch.setattr(house.runtime, call, lambda *_: let_go.wait(60))
             await outcome_of(house, "hello", told)
             await until(lambda: house.alive.is_lost)
+            counted = 'calrt_errors_total{code="stuck_wait"} 1.0'
+            await until(lambda: counted in house.metrics.expose("text/plain")[0].decode())
             let_go.set()
     assert told == [ServiceUnavailable if call == "allocate" else "x"]
+
+
+async def test_who_streams_beside_a_call_that_never_returns_is_told_why(monkeypatch):
+    monkeypatch.setattr(executor, "_KV_CALL_S", 0.1)
+    let_go = threading.Event()
+    replies = [{"when": "bad", "tokens": ["a", {"gate": "g", "text": "b"}]}]
+
+    async def stream(house):
+        async with house.service.open(asking("bad")) as handle:
+            async for _ in handle:
+                monkeypatch.setattr(house.runtime, "allocate", lambda *_: let_go.wait(60))
+                house.nursery.start_soon(outcome_of, house, "other", [])
+
+    with device_lost():
+        async with living({"lanes": 2, "replies": replies}) as house:
+            with pytest.raises(GenerationFailed) as told:
+                await stream(house)
+            let_go.set()
+            house.runtime.gates.open_all()
+    assert (told.value.reason, told.value.retryable) == ("stuck_wait", True)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+async def test_nothing_waits_for_the_thread_that_was_left_behind(synchronous, monkeypatch):
+    """A call that comes after it has no thread to run in: the process leaves without giving it its whole time."""
+    monkeypatch.setattr(executor, "_KV_CALL_S", 0.5)
+    policy = Policy(executor=ExecutorPolicy(synchronous=synchronous))
+    let_go = threading.Event()
+    calls, told = [], []
+
+    def never(*_):
+        calls.append("allocate")
+        monkeypatch.setattr(executor, "_KV_CALL_S", 1e6)
+        let_go.wait(60)
+
+    with trio.fail_after(25), device_lost():
+        async with living({"lanes": 3, **script("stuck")}, policy=policy) as house:
+            monkeypatch.setattr(house.runtime, "allocate", never)
+            async with trio.open_nursery() as crowd:
+                for _ in range(3):
+                    crowd.start_soon(outcome_of, house, "hello", told)
+            assert house.alive.is_lost
+    let_go.set()
+    assert calls == ["allocate"]
+    assert told == [ServiceUnavailable] * 3
+
+
+async def test_a_synchronous_job_that_never_returns_is_not_waited_for_by_those_who_want_a_lane(monkeypatch):
+    monkeypatch.setattr(executor, "_KV_CALL_S", 1e6)
+    policy = Policy(executor=ExecutorPolicy(synchronous=True))
+    told = []
+    with trio.fail_after(25), device_lost():
+        async with living(script("stuck"), policy=policy, **SOON) as house, trio.open_nursery() as crowd:
+            crowd.start_soon(outcome_of, house, "bad", told)
+            await until(lambda: house.runtime.gates.state().get("submitted", 0) == 2)
+            crowd.start_soon(outcome_of, house, "hello", told)
+    assert sorted(told, key=str) == [GenerationFailed, ServiceUnavailable]
+
+
+async def test_a_synchronous_job_waits_for_a_call_beside_it_without_its_own_time_running(monkeypatch):
+    policy = Policy(executor=ExecutorPolicy(synchronous=True))
+    let_go = threading.Event()
+    told = []
+    async with living({"lanes": 2, "replies": [{"tokens": ["x"]}]}, policy=policy, **SOON) as house:
+        house.nursery.start_soon(house.alive._executor.call_for_load, lambda: let_go.wait(60))
+        async with trio.open_nursery() as crowd:
+            crowd.start_soon(outcome_of, house, "hello", told)
+            await trio.sleep(0.5)
+            assert told == []
+            let_go.set()
+    assert told == ["x"]
 
 
 async def test_a_load_call_that_never_returns(monkeypatch):
