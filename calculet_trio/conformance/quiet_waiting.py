@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from calculet_trio.conformance.clients import ask, errands
-from calculet_trio.conformance.gate import Criterion
+from calculet_trio.conformance.gate import Criterion, GateVerdict
 from calculet_trio.conformance.trial import LifeFailed, Trial
 from calculet_trio.core.effects import Effect, SubmitJob
 from calculet_trio.core.events import Event, JobFinished
@@ -28,6 +28,8 @@ BUSY_SHARE_AT_MOST: Final = 0.15
 """While a job runs: taking the requests in costs some; a loop that asks and asks uses a whole processor."""
 EVENTS_AT_MOST: Final = 4
 """Of each request that waits, while the device is busy: it arrives, is offered, may be given a lane; one to spare."""
+JOB_S_AT_LEAST: Final = 0.1
+"""A shorter job is over before anybody has waited for it: what was used meanwhile says nothing."""
 _IDLE_S: Final = 1.0
 _LONG_TOKENS: Final = 300
 """Of the prompt that holds the device: 1.6 s on the reference board."""
@@ -105,6 +107,9 @@ def quiet_criterion(trial: Trial, policy: Policy) -> Criterion:
         f"of {busy_s:.2g} s: {events} events, allowed {allowed}"
     )
     holds = idle_share <= CPU_SHARE_AT_MOST and events <= allowed
+    if holds and busy_s < JOB_S_AT_LEAST:
+        seen += f"; a job must take {JOB_S_AT_LEAST:g} s to be waited for"
+        return Criterion("no busy-wait", GateVerdict.INCONCLUSIVE, seen)
     if trial.device().kind != _OWN_PROCESSOR:
         busy_share = _share(metrics.submitted, metrics.finished)
         seen += f", {busy_share:.1%} of a processor, allowed {BUSY_SHARE_AT_MOST:.0%}"

@@ -17,11 +17,22 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
+from calculet_trio.core.jobs import EngineId, Job
 from calculet_trio.core.policy import Policy
 from calculet_trio.errors import CalculetError, DeviceLost
 from calculet_trio.ids import GenerationId
 from calculet_trio.observe.metrics import ServiceMetrics
-from calculet_trio.runtimes.port import DeviceInfo, GoldenResult, ModelDescription, Runtime
+from calculet_trio.runtimes.port import (
+    DeviceInfo,
+    Finished,
+    GoldenResult,
+    ModelDescription,
+    NotSubmitted,
+    Runtime,
+    Submitted,
+    Ticket,
+    Unknown,
+)
 from calculet_trio.shell.daemon import Daemon, Observer
 from calculet_trio.shell.executor import JobTimeout
 from calculet_trio.shell.lifecycle import run
@@ -47,12 +58,11 @@ class _Kept:
         self._device: DeviceInfo | None = None
         self._description: ModelDescription | None = None
         self._golden: GoldenResult | None = None
+        self._unwaited: dict[EngineId, Ticket] = {}
         self.can_allocate = runtime.can_allocate
         self.allocate = runtime.allocate
         self.release = runtime.release
         self.remove_tail = runtime.remove_tail
-        self.submit = runtime.submit
-        self.wait = runtime.wait
         self.memory = runtime.memory
         self.status = runtime.status
 
@@ -67,6 +77,16 @@ class _Kept:
             self._runtime.warm_up(generation)
             self._golden = self._runtime.golden(generation)
             self._description = self._runtime.inspect(generation)
+
+    def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
+        taken = self._runtime.submit(engine, job)
+        if isinstance(taken, Submitted):
+            self._unwaited[engine] = taken.ticket
+        return taken
+
+    def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
+        self._unwaited.pop(engine, None)
+        return self._runtime.wait(engine, ticket, timeout_s)
 
     def inspect(self, generation: GenerationId) -> ModelDescription:
         assert self._description is not None, "configured before"
@@ -84,6 +104,7 @@ class _Kept:
         return self._runtime.unload(generation)
 
     def reset_configuration(self) -> bool:
+        self._come_to_rest()
         self._description = None
         return self._runtime.reset_configuration()
 
@@ -92,9 +113,16 @@ class _Kept:
 
     def abandon(self) -> None:
         """Close it for real: the next life begins as a fresh process would."""
+        self._come_to_rest()
         if self._device is not None:
             self._runtime.close()
         self._device = self._description = None
+
+    def _come_to_rest(self) -> None:
+        """A provoked fault keeps back a job's outcome: a board with one that nobody waits for is not given back."""
+        while self._unwaited:
+            engine, ticket = self._unwaited.popitem()
+            self._runtime.wait(engine, ticket, _BOUND_S)
 
 
 class Trial:

@@ -104,6 +104,36 @@ def test_a_life_that_ends_badly_says_why_and_the_next_begins_anew():
         assert trial.live(Policy(), fine) == "fine"
 
 
+@pytest.mark.parametrize("reason", [FaultReason.CCU_FAULT, FaultReason.DEVICE_LOST, FaultReason.RUNTIME_ERROR])
+def test_a_job_whose_outcome_a_provoked_fault_keeps_back_is_over_before_the_device_is_reset_or_given_back(reason):
+    """A board's binding refuses both while a job is out."""
+    given_back = []
+
+    class Strict(EmulatedRuntime):
+        out = 0
+
+        def submit(self, engine, job):
+            self.out += 1
+            return super().submit(engine, job)
+
+        def wait(self, engine, ticket, timeout_s):
+            self.out -= 1
+            return super().wait(engine, ticket, timeout_s)
+
+        def reset_configuration(self):
+            given_back.append(("reset", self.out))
+            return super().reset_configuration()
+
+        def close(self):
+            given_back.append(("close", self.out))
+            super().close()
+
+    with trial_of(Strict) as trial:
+        assert visible_codes._shows(trial, Policy(), reason, visible_codes.ways()[reason])
+    assert ("close", 0) in given_back
+    assert all(out == 0 for _, out in given_back), given_back
+
+
 # ---- m0 -----------------------------------------------------------------------------------------------
 
 
@@ -129,6 +159,13 @@ def test_a_wait_that_asks_and_asks_is_a_busy_wait(monkeypatch):
     with trial_of(Impatient, prefill=PrefillCurve(0.5, 0.0)) as trial:
         found = quiet_criterion(trial, Policy())
     assert found.verdict is GateVerdict.FAIL, found.seen
+
+
+def test_behind_a_job_that_is_over_at_once_nobody_is_seen_to_wait():
+    with trial_of(prefill=PrefillCurve(0.0, 0.0)) as trial:
+        found = quiet_criterion(trial, Policy())
+    assert found.verdict is GateVerdict.INCONCLUSIVE
+    assert found.seen.endswith("a job must take 0.1 s to be waited for")
 
 
 def test_every_reason_of_a_device_has_a_way_and_a_hidden_one_is_named(monkeypatch):
