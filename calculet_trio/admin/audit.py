@@ -18,13 +18,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import attrs
 
-from calculet_trio.errors import OperatorError, Unavailable
+from calculet_trio.errors import Unavailable
 
 SEGMENT_BYTES: Final = 8 * 2**20
 SEGMENTS_KEPT: Final = 16
@@ -63,8 +64,8 @@ class AuditLog:
         directory: its own; made, open to its owner alone.
 
     Raises:
-        calculet_trio.errors.Unavailable: another process holds it.
-        calculet_trio.errors.OperatorError: the directory cannot be written, or the log in it was changed.
+        calculet_trio.errors.Unavailable: another process holds it, the directory cannot be written, or the log in it
+            was changed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -74,15 +75,18 @@ class AuditLog:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = _held(directory)
         except OSError as error:
-            raise OperatorError(f"the audit log in {directory} cannot be written: {error}") from error
+            raise _unwritable(directory, error) from error
         try:
             torn = _set_torn_aside(directory)
             self._number, self._head = _end_of(directory)
+            if torn is not None:
+                self.append({"event": "torn_line_set_aside", "file": torn})
+        except OSError as error:
+            self.close()
+            raise _unwritable(directory, error) from error
         except BaseException:
             self.close()
             raise
-        if torn is not None:
-            self.append({"event": "torn_line_set_aside", "file": torn})
 
     def close(self) -> None:
         """Let another process have it."""
@@ -94,16 +98,18 @@ class AuditLog:
         return self._directory
 
     def append(self, fields: Mapping[str, Any]) -> str:
-        """Write one record and return its digest; it is on the disk when this returns. Raises OSError."""
+        """Write one record and return its digest; it is on the disk when this returns.
+
+        Raises:
+            OSError: it is not; nothing of it is left to be taken for a part of the next.
+        """
         with self._lock:
             number = self._number + 1
             record = {"n": number, "at": _now(), **{name: _bounded(value) for name, value in fields.items()}}
             line, digest = _line({**record, "before": self._head})
             path = self._segment(number, len(line))
             with _private(path, os.O_APPEND) as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+                _append_whole(file.fileno(), line)
             self._number, self._head = number, digest
             return digest
 
@@ -252,7 +258,7 @@ def _end_of(directory: Path) -> tuple[int, str]:
         file.seek(-min(LINE_BYTES, files[-1].stat().st_size), os.SEEK_END)
         last = _parse(file.read().splitlines(keepends=True)[-1])
     if last is None:
-        raise OperatorError(
+        raise Unavailable(
             f"the audit log {files[-1]} holds a line that is no record of ours, or one that was changed",
             hint="calculet-trio audit verify shows where; move the directory away to begin a new log",
         )
@@ -269,6 +275,8 @@ def _set_torn_aside(directory: Path) -> str | None:
         file.seek(max(0, size - LINE_BYTES))
         tail = file.read()
         whole = tail.rfind(b"\n") + 1
+        if not size:  # a disk was full, or the power failed, before anything was in it
+            files[-1].unlink()
         if whole == len(tail):
             return None
         torn = directory / f"{files[-1].stem}.torn-{size}"
@@ -279,6 +287,26 @@ def _set_torn_aside(directory: Path) -> str | None:
     if not files[-1].stat().st_size:
         files[-1].unlink()
     return torn.name
+
+
+def _append_whole(descriptor: int, line: bytes) -> None:
+    size = os.fstat(descriptor).st_size
+    try:
+        left = line
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def _unwritable(directory: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"the audit log in {directory} cannot be written: {error.strerror or error}",
+        hint="without it no operator's call would be on record",
+    )
 
 
 def _private(path: Path, how: int) -> BinaryIO:

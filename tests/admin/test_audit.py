@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from contextlib import closing
 
@@ -10,7 +11,7 @@ import pytest
 
 from calculet_trio.admin import audit
 from calculet_trio.admin.audit import GENESIS, AuditLog, records, segments, verify
-from calculet_trio.errors import OperatorError, Unavailable
+from calculet_trio.errors import Unavailable
 
 
 def written(directory, count=5):
@@ -121,7 +122,7 @@ def test_a_log_with_a_foreign_end_is_not_written_to(tmp_path):
     [path] = segments(tmp_path)
     with path.open("ab") as file:
         file.write(b'{"n": 3}\n')
-    with pytest.raises(OperatorError, match="no record of ours"):
+    with pytest.raises(Unavailable, match="no record of ours"):
         AuditLog(tmp_path)
 
 
@@ -140,8 +141,37 @@ def test_a_log_stays_within_its_bound_and_says_what_it_let_go(tmp_path, monkeypa
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OperatorError, match="cannot be written"):
+    with pytest.raises(Unavailable, match="cannot be written"):
         AuditLog(tmp_path / "file")
+
+
+def test_an_empty_file_is_no_log_yet(tmp_path):
+    digest = written(tmp_path, 2)[-1]
+    (tmp_path / "audit-000000000003.jsonl").write_bytes(b"")
+    log = AuditLog(tmp_path)
+    log.append({"event": "after"})
+    log.close()
+    assert (verify(tmp_path).problem, verify(tmp_path).records) == (None, 3)
+    assert list(records(tmp_path))[-1]["before"] == digest
+
+
+def test_what_a_full_disk_did_not_take_whole_is_not_left_in_part(tmp_path, monkeypatch):
+    written(tmp_path, 2)
+    log = AuditLog(tmp_path)
+    write = os.write
+
+    def full(descriptor, data):
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:10])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            log.append({"event": "lost"})
+    log.append({"event": "kept"})
+    log.close()
+    assert (verify(tmp_path).problem, verify(tmp_path).records) == (None, 3)
 
 
 def test_two_processes_do_not_write_one_log(tmp_path):
