@@ -1,7 +1,8 @@
 """Visible codes: each fault that a device can have shows in the metrics under its reason code.
 
 Faults are put between the daemon and the device, one a life; the device itself is not harmed. A life begins on a
-device that was configured anew, and ends when the code is there and what followed from the fault has ended.
+device that the one before has left clean, or that was configured anew, and ends when the code is there and what
+followed from the fault has ended.
 
 Source: S §19 ("every error code visible"); SPEC section 11.
 """
@@ -21,6 +22,7 @@ from calculet_trio.conformance.gate import Criterion
 from calculet_trio.conformance.trial import LifeFailed, Trial
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.fault_kinds import FaultKind
+from calculet_trio.core.faults import FAULTS, Next
 from calculet_trio.core.jobs import EngineId
 from calculet_trio.core.policy import Policy
 from calculet_trio.observe.metrics import ServiceMetrics
@@ -142,11 +144,14 @@ def _shows(trial: Trial, policy: Policy, reason: FaultReason, spoil: Callable[[R
                 await trio.sleep(_LOOK_EVERY_S)
 
     timeout = _SHORT_TIMEOUT if reason in _NEVER_ENDS else None
+    is_clean = False
     try:
         with suppress(LifeFailed):  # some of them are the end of a daemon, as they should be
             trial.live(policy, visit, spoil=spoil, metrics=metrics, job_timeout=timeout, bound_s=_LIFE_S)
+            is_clean = not FAULTS[reason].held or FAULTS[reason].next is Next.RESET
     finally:
-        trial.begin_anew()  # a lane may be held, or a job be out, of which the next life knows nothing
+        if not is_clean:  # a lane may be held, or a job be out, of which the next life knows nothing
+            trial.begin_anew()
     return is_visible(metrics, reason)
 
 
