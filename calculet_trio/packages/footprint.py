@@ -16,8 +16,8 @@ import attrs
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
 
-Mark = tuple[int, int, int, int, int, int]
-"""Device, inode, kind and mode, size, and when content and inode were changed last, in ns."""
+Mark = tuple[int, int, int, int, int, int] | None
+"""Device, inode, kind and mode, size, and when content and inode were changed last, in ns; None where nothing is."""
 
 
 @attrs.frozen
@@ -34,11 +34,7 @@ class Footprint:
 
     @classmethod
     def of(cls, directory: Path) -> Footprint:
-        """As it is now; reads its manifest, and hashes nothing.
-
-        Raises:
-            PackageError: a file of it is not there.
-        """
+        """As it is now; reads its manifest, and hashes nothing. Raises PackageError if that is none."""
         names = (MANIFEST_FILE, *Manifest.load(directory).files)
         return cls(directory, {name: _mark(directory / name) for name in names})
 
@@ -55,6 +51,6 @@ class Footprint:
 def _mark(path: Path) -> Mark:
     try:
         found = path.lstat()
-    except OSError as error:
-        raise PackageError(f"{path} cannot be used: {error.strerror}") from error
+    except OSError:
+        return None
     return (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -9,12 +9,15 @@ Source: the ``tokenizers`` library's file format; A §9A.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from calculet_trio.errors import PackageError
+from calculet_trio.packages.manifest_json import SHOWN_CHARACTERS_MAX, shown
 from calculet_trio.packages.manifest_parts import Architecture, Special
+from calculet_trio.regular_file import open_regular
 
 FILE_BYTES_MAX: Final = 64 << 20
 """Qwen3's tokenizer.json has 11 MB."""
@@ -33,6 +36,27 @@ NORMALIZERS: Final = (None, "NFC")
 """Qwen's tokenizer composes characters; llama.cpp, whose ids ours are, does not."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _reading(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Of a method that takes apart what the file ``name`` holds: what is of another shape is refused by that name."""
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def refusing(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(*args, **kwargs)
+            except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
+                what = f"{type(error).__name__}: {str(error)[:SHOWN_CHARACTERS_MAX]}"
+                raise PackageError(f"{name} is not of the shape that such a file has ({what})") from None
+
+        return refusing
+
+    return decorate
+
+
 class HuggingFaceTokenizer:
     """An open directory.
 
@@ -44,6 +68,7 @@ class HuggingFaceTokenizer:
         PackageError: a file is missing, damaged, or of a kind that is not supported; the file and key are named.
     """
 
+    @_reading("tokenizer.json")
     def __init__(self, directory: Path, *, vocab_size: int) -> None:
         self._directory = directory
         self._tokenizer = self._object("tokenizer.json")
@@ -56,6 +81,7 @@ class HuggingFaceTokenizer:
 
     # ---- what a package needs -----------------------------------------------------------------------
 
+    @_reading("tokenizer.json")
     def vocabulary(self) -> dict[str, Any]:
         """``{"model", "pre", "tokens", "token_types", "merges"}``, in a GGUF's spelling."""
         merges = self._model.get("merges")
@@ -70,6 +96,7 @@ class HuggingFaceTokenizer:
             "merges": joined,
         }
 
+    @_reading("tokenizer_config.json")
     def special(self) -> Special:
         """Token ids with a meaning of their own, from the tokenizer's and the generation's configuration."""
         generation = self._object("generation_config.json", optional=True)
@@ -79,7 +106,7 @@ class HuggingFaceTokenizer:
         end_of_turn = sorted({*ends, *([] if eos is None else [eos])})
         outside = [token for token in end_of_turn if not 0 <= token < len(self._tokens)]
         if outside:
-            raise self._refusal("generation_config.json", f"eos_token_id has {outside[0]}, which is no token")
+            raise self._refusal("generation_config.json", f"eos_token_id has {shown(outside[0])}, which is no token")
         return Special(
             bos=bos,
             eos=eos,
@@ -87,6 +114,7 @@ class HuggingFaceTokenizer:
             add_bos=bool(self._config.get("add_bos_token", False)) and bos is not None,
         )
 
+    @_reading("tokenizer_config.json")
     def chat_template(self) -> str | None:
         """The template of a file of its own, or of the tokenizer's configuration; of several, the default one."""
         path = self._directory / "chat_template.jinja"
@@ -98,6 +126,7 @@ class HuggingFaceTokenizer:
             template = named.get("default")
         return template if isinstance(template, str) else None
 
+    @_reading("config.json")
     def architecture(self) -> Architecture:
         """The network's numbers, from ``config.json``."""
         config = self._object("config.json")
@@ -140,15 +169,17 @@ class HuggingFaceTokenizer:
     def _number(self, config: Mapping[str, Any], key: str) -> int:
         value = config.get(key)
         if type(value) is not int or not 1 <= value <= 1 << 24:
-            raise self._refusal("config.json", f"{key} is {value!r}; allowed: 1 to {1 << 24}")
+            raise self._refusal("config.json", f"{key} is {shown(value)}; allowed: 1 to {1 << 24}")
         return value
 
     def _refuse_variants(self) -> None:
         normalizer = self._tokenizer.get("normalizer") or {}
         if self._model.get("type") != "BPE" or self._model.get("byte_fallback"):
-            raise self._refusal("tokenizer.json", f"model is a {self._model.get('type')}; allowed: a byte-level BPE")
+            raise self._refusal(
+                "tokenizer.json", f"model is a {shown(self._model.get('type'))}; allowed: a byte-level BPE"
+            )
         if normalizer.get("type") not in NORMALIZERS:
-            raise self._refusal("tokenizer.json", f"normalizer is {normalizer.get('type')!r}; allowed: none, NFC")
+            raise self._refusal("tokenizer.json", f"normalizer is {shown(normalizer.get('type'))}; allowed: none, NFC")
 
     def _read_tokens(self, vocab_size: int) -> tuple[list[str], list[int]]:
         vocab = self._model.get("vocab")
@@ -161,7 +192,9 @@ class HuggingFaceTokenizer:
         entries += [(e.get("content"), e.get("id"), CONTROL if e.get("special") else USER_DEFINED) for e in added]
         for text, token, kind in entries:
             if type(token) is not int or not 0 <= token < vocab_size or not isinstance(text, str):
-                raise self._refusal("tokenizer.json", f"token {text!r} has id {token!r}; allowed: below {vocab_size}")
+                raise self._refusal(
+                    "tokenizer.json", f"token {shown(text)} has id {shown(token)}; allowed: below {vocab_size}"
+                )
             tokens[token], types[token] = text, kind
         return tokens, types
 
@@ -171,7 +204,7 @@ class HuggingFaceTokenizer:
         if text is None:
             return None
         if text not in self._ids:
-            raise self._refusal("tokenizer_config.json", f"{key} is {text!r}, which is no token")
+            raise self._refusal("tokenizer_config.json", f"{key} is {shown(text)}, which is no token")
         return self._ids[text]
 
     def _pre(self) -> str:
@@ -189,14 +222,14 @@ class HuggingFaceTokenizer:
             return "smollm"
         raise self._refusal(
             "tokenizer.json",
-            f"pre_tokenizer {kinds} cuts words in a way that is not known; known: {', '.join(SPLITS.values())}, "
+            f"pre_tokenizer {shown(kinds)} cuts words in a way that is not known; known: {', '.join(SPLITS.values())}, "
             "gpt-2, smollm",
         )
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error

@@ -104,7 +104,7 @@ def test_what_was_touched_after_it_was_verified_is_not_served(
     served.verify()
     served.require_unchanged()
     touch(store.only() / name)
-    with pytest.raises(PackageError, match=f"{name} (was touched after|cannot be used)"):
+    with pytest.raises(PackageError, match=f"{name} was touched after"):
         served.require_unchanged()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +76,13 @@ def test_a_template_file_goes_before_the_configuration(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("tokenizer.json", {"model": {"type": "Unigram"}}, "model is a Unigram; allowed: a byte-level BPE"),
-        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, "normalizer is 'Lowercase'; allowed: none, NFC"),
+        ("tokenizer.json", {"model": {"type": "Unigram"}}, 'model is a "Unigram"; allowed: a byte-level BPE'),
+        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, 'normalizer is "Lowercase"; allowed: none, NFC'),
         ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "cuts words in a way that is not known"),
-        ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 300}]}, "token 'x' has id 300; allowed: below 300"),
-        ("tokenizer_config.json", {"eos_token": "<none>"}, "eos_token is '<none>', which is no token"),
+        ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 300}]}, 'token "x" has id 300; allowed: below 300'),
+        ("tokenizer_config.json", {"eos_token": "<none>"}, 'eos_token is "<none>", which is no token'),
         ("generation_config.json", {"eos_token_id": 300}, "eos_token_id has 300, which is no token"),
-        ("config.json", {"num_hidden_layers": "many"}, "num_hidden_layers is 'many'; allowed: 1 to"),
+        ("config.json", {"num_hidden_layers": "many"}, 'num_hidden_layers is "many"; allowed: 1 to'),
     ],
 )
 def test_what_is_not_supported_is_refused_by_file_and_key(
@@ -102,3 +104,43 @@ def test_a_file_that_is_missing_or_damaged_is_named(directory: Path, name: str, 
         (directory / name).write_bytes(data)
     with pytest.raises(PackageError, match=name):
         opened(directory).architecture()
+
+
+STRANGE: tuple[Any, ...] = (None, True, -1, 1e308, 10**4000, "x", "\ud800", [], {}, [None], {"a": 1}, ["a", ["b"]])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a file; of many alike the first three."""
+    yield path
+    within = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    for key, inner in within[: 3 if isinstance(value, list) else 12]:
+        yield from places(inner, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
+def test_whatever_stands_anywhere_is_taken_or_refused_in_a_short_sentence(directory: Path, name: str) -> None:
+    value = json.loads((directory / name).read_text())
+    refusals = set()
+    for path in places(value):
+        for strange in STRANGE:
+            changed = {"whole": json.loads(json.dumps(value))}
+            place: Any = changed
+            for key in ("whole", *path)[:-1]:
+                place = place[key]
+            place[("whole", *path)[-1]] = strange
+            (directory / name).write_text(json.dumps(changed["whole"]))
+            try:
+                everything_of(directory)
+            except PackageError as refused:
+                refusals.add(refused.message)
+    assert refusals
+    assert all(message.isprintable() and len(message) < 1000 for message in refusals)
+
+
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+    os.mkfifo(directory / "tokenizer.json")
+    with pytest.raises(PackageError, match="not a regular file"):
+        opened(directory)
