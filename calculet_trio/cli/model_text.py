@@ -62,18 +62,23 @@ def _open_tokenizer(package: Path, manifest: Manifest) -> BpeTokenizer:
     try:
         path, bytes_max = package / manifest.text.vocabulary, TEXT_BYTES_MAX["text.vocabulary"]
         vocabulary: Any = manifest_json.read(path, bytes_max=bytes_max)
+        _require_rows(manifest, len(vocabulary["tokens"]))
         tokenizer = BpeTokenizer.from_vocabulary(vocabulary, special)
     except PackageError:
         raise
     except Exception as error:  # the tokenizers' library raises this very class, and a vocabulary may hold anything
         raise _unreadable(manifest, error) from error
-    if tokenizer.vocab_size > manifest.architecture.vocab_size:
+    return tokenizer
+
+
+def _require_rows(manifest: Manifest, count: int) -> None:
+    """Raises PackageError where there are more tokens than logits; before anything is made of them."""
+    if count > manifest.architecture.vocab_size:
         raise PackageError(
-            f"the package {manifest.name!r} has {tokenizer.vocab_size} tokens in {manifest.text.vocabulary}; "
+            f"the package {manifest.name!r} has {count} tokens in {manifest.text.vocabulary}; "
             f"allowed: at most architecture.vocab_size, {manifest.architecture.vocab_size}",
             hint="build or pull the package again",
         )
-    return tokenizer
 
 
 def _unreadable(manifest: Manifest, error: Exception) -> PackageError:

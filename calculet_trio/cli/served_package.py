@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from calculet_trio.freed_memory import give_back_freed
 from calculet_trio.packages.acceptance import accept
 from calculet_trio.packages.capacity import CapacityPlan, DeviceRoom, require_room
 from calculet_trio.packages.footprint import Footprint
@@ -40,6 +41,7 @@ class ServedPackage:
         Raises:
             calculet_trio.errors.PackageError: it must not be used, with the reason.
         """
+        give_back_freed()  # what an earlier load left: each runs in a thread, and a thread's heap is its own
         is_held = self._lease is not None  # it serves already: it is verified for being loaded again
         if self._lease is None:
             self._lease = Lease(self._directory)

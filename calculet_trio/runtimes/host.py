@@ -23,12 +23,12 @@ import attrs
 from calculet_trio.core.events import FaultReason
 from calculet_trio.core.jobs import EngineId, Job, PrefillJob
 from calculet_trio.errors import PackageError, Unavailable
+from calculet_trio.freed_memory import give_back_freed
 from calculet_trio.ids import GenerationId, LaneId, SequenceId
 from calculet_trio.packages.manifest import Manifest
 from calculet_trio.runtimes import host_golden
 from calculet_trio.runtimes.host_model import HostModel, LaneStep
 from calculet_trio.runtimes.lane_ledger import LaneLedger
-from calculet_trio.runtimes.pages import give_back_freed
 from calculet_trio.runtimes.port import (
     CANDIDATES,
     Allocated,

@@ -1,8 +1,7 @@
-"""Pages: buffers that begin on one, which a device copies from and to or shares in place; and giving pages back."""
+"""Pages: buffers that begin on one, which a device copies from and to or shares in place."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 
@@ -18,14 +17,3 @@ def zeros_on_pages(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     pages = mmap.mmap(-1, math.prod(shape) * 4)
     pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.float32).reshape(shape)
-
-
-def give_back_freed() -> None:
-    """Give the system what was freed of a native library's memory; milliseconds, in which others wait to allocate.
-
-    The C library keeps it: what lies above a freed block holds the whole heap, and a model's weights stay resident for
-    as long as something small does. Where the C library has no such call, it is not needed or cannot be done.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

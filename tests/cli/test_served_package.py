@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calculet_trio.cli import served_package
 from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.errors import PackageError
 from calculet_trio.packages.capacity import CapacityPlan, CapacityRefused
@@ -113,3 +114,12 @@ def test_another_manifest_than_the_verified_one_is_not_served(store: Store, serv
     _rewrite(store.only() / "manifest.json")
     with pytest.raises(PackageError, match=r"manifest\.json was touched after it had been verified"):
         served.require_unchanged()
+
+
+def test_a_load_begins_with_what_an_earlier_one_left_given_back(
+    served: ServedPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(served_package, "give_back_freed", lambda: given_back.append(True))
+    served.verify()
+    assert given_back == [True]

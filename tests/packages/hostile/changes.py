@@ -182,6 +182,17 @@ def tokens(kind: int, more: list[str]) -> Change:
     return change
 
 
+def first_token(text: str) -> Change:
+    """Another text for the vocabulary's first token."""
+
+    def change(package: Path) -> None:
+        whole = json.loads((package / "vocabulary.json").read_bytes())
+        whole["tokens"][0] = text
+        (package / "vocabulary.json").write_text(json.dumps(whole))
+
+    return change
+
+
 def vocabulary(key: str, value: Any) -> Change:
     def change(package: Path) -> None:
         whole = json.loads((package / "vocabulary.json").read_bytes())

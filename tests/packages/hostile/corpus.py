@@ -17,6 +17,7 @@ from tests.packages.hostile.changes import (
     Change,
     both,
     external,
+    first_token,
     flip,
     functions,
     hard_link,
@@ -150,8 +151,8 @@ def _of_json() -> Iterator[Case]:
     yield Case("long-name", manifest("roles", "prefill", value="n" * 3_000_000), "printable characters")
     yield Case("digits", manifest("submodels", 0, "inputs", 0, "shape", value=[10**4000]), "an integer of 64 bits")
     yield Case("all-users-tokens", tokens(4, [f"w{number}" for number in range(300_000)]), "has 300261 tokens in")
-    yield Case("all-special", tokens(3, [f"w{number}" for number in range(300_000)]), "allowed: 16384 of 1048576")
-    yield Case("long-token", tokens(3, ["y" * 20_000_000]), "a token of 20000000 characters; allowed: 1024")
+    yield Case("all-special", tokens(3, [f"w{number}" for number in range(300_000)]), "has 300261 tokens in")
+    yield Case("long-token", first_token("y" * 20_000_000), "a token of 20000000 characters; allowed: 1024")
     yield Case("tokens-of-numbers", vocabulary("tokens", [1, 2, 3]), "vocabulary|unreadable text files")
     yield Case("too-many-tokens", vocabulary("tokens", ["x"] * 100_000), "tokens")
     yield Case("merges-of-nothing", vocabulary("merges", [None, {}, "a"]), "unreadable text files")
