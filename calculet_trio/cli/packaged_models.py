@@ -16,7 +16,7 @@ from calculet_trio.cli.served_package import ServedPackage
 from calculet_trio.cli.trusted_store import recorded, store_of, trust_of
 from calculet_trio.core.policy import Policy
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.errors import ConfigurationRefused, PackageError
+from calculet_trio.errors import ConfigurationRefused, PackageError, Unavailable
 from calculet_trio.packages.capacity import CapacityPlan
 from calculet_trio.packages.digests import sha256_of
 from calculet_trio.packages.manifest import MANIFEST_FILE, Manifest
@@ -128,7 +128,10 @@ class PackageFinder:
 
 
 def _rolled_back(store: Store, name: str, served: Callable[[], None] | None) -> None:
-    store.roll_back(name)
+    try:
+        store.roll_back(name)
+    except (PackageError, Unavailable) as error:
+        raise PackageError(f"the next start would serve what was given up, as {name}: {error.message}") from error
     if served is not None:
         served()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import tempfile
 from pathlib import Path
@@ -58,6 +59,23 @@ def test_an_update_and_its_rollback_are_one_command_each(plant):
         assert plant.models()["m"]["package_version"] == "1.0"
     with plant.serving(models=[{"alias": "m", "package": "m"}]):
         assert plant.ask("the sea", model="m") == (200, old)
+
+
+def test_a_rollback_whose_name_cannot_be_moved_says_what_the_next_start_would_serve(plant):
+    plant.pull("moved", "--package-version", "1.0", seed=4)
+    lock = plant.home / "data" / "calculet-trio" / "packages" / ".lock"
+    with plant.serving(models=[{"alias": "m", "package": "moved"}]):
+        plant.pull("moved", "--force", "--package-version", "2.0", seed=5)
+        plant.run("models", "load", "m", "--package", "moved")
+        with lock.open("rb") as held:  # as a command does that changes the store
+            fcntl.flock(held, fcntl.LOCK_EX)
+            told = plant.run("models", "rollback", "m", code=1)
+        assert "m serves, but" in told
+        assert "the next start would serve what was given up, as moved: the store" in told
+        assert plant.models()["m"]["package_version"] == "1.0"
+        plant.run("models", "rollback", "m")
+    with plant.serving(models=[{"alias": "m", "package": "moved"}]):
+        assert plant.models()["m"]["package_version"] == "1.0"
 
 
 def test_two_models_side_by_side_and_one_of_them_leaves(plant):
