@@ -16,6 +16,7 @@ import click
 from calculet_trio.cli.conformance_subject import RUNTIMES, configuration_of
 from calculet_trio.cli.conformance_view import Progress, print_standings
 from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.out_file import OutFile, write_out
 from calculet_trio.cli.trusted_store import evidence_store
 from calculet_trio.cli.wiring_conformance import Subject, wire_subject
 from calculet_trio.conformance.case import Case
@@ -26,7 +27,7 @@ from calculet_trio.conformance.rig import Rig
 from calculet_trio.conformance.run_record import RunRecord
 from calculet_trio.conformance.suite import chosen, run_cases, verdict_of
 from calculet_trio.core.profiles import ModelShape
-from calculet_trio.errors import ConfigurationRefused, Unavailable
+from calculet_trio.errors import ConfigurationRefused
 from calculet_trio.ids import GenerationId
 from calculet_trio.packages import manifest_json
 
@@ -45,8 +46,8 @@ GENERATION: Final = GenerationId(1)
 @click.option("--short", is_flag=True, help="Leave the long cases out, and what they alone can show.")
 @click.option("--only", multiple=True, metavar="CASE", help="Only this case; may be given again.")
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
-@click.option("--junit", "junit_path", type=click.Path(dir_okay=False, path_type=Path), help="Write JUnit XML here.")
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a page here.")
+@click.option("--junit", "junit_path", type=OutFile(), help="Write JUnit XML here.")
+@click.option("--html", "html_path", type=OutFile(), help="Write a page here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run's record as JSON.")
 def run(
     runtime: str,
@@ -78,14 +79,16 @@ def run(
     with Progress(quiet=as_json) as progress:
         record, shape = _tried(subject, store, cases, short=short, resume=resume, progress=progress)
     line = verdict_line(record, cases)
-    _write(junit_path, junit(record, cases))
-    _write(html_path, html(record, cases))
     if as_json:
         click.echo(json.dumps(manifest_json.unstructure(record), indent=1))
     else:
         click.echo(line)
         click.echo(f"evidence: {store.root / record.record_id}.json")
         print_standings(store.found().evidence(record.combination), shape, emulated=record.is_emulated)
+    if junit_path is not None:
+        write_out(junit_path, junit(record, cases))
+    if html_path is not None:
+        write_out(html_path, html(record, cases))
     return ExitCode.DONE if verdict_of(record.results, cases) is Verdict.PASS else ExitCode.FAIL
 
 
@@ -144,12 +147,3 @@ def _run(rig: Rig, cases: tuple[Case, ...], record: RunRecord, store: EvidenceSt
 def _without_failures(record: RunRecord) -> tuple[Result, ...]:
     """A case that failed is tried again: it may be what the run was interrupted for."""
     return tuple(result for result in record.results if result.verdict is not Verdict.FAIL)
-
-
-def _write(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror}") from error

@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 3
     """A gate whose measurements spread too far to say."""
     UNAVAILABLE = 69
-    """A port is taken, a device locked, a hub or an index out of reach."""
+    """A port is taken, a device locked, a disk full, a hub or an index out of reach."""
     DEFECT = 70
     """Something this program did not expect of itself."""
     RESTART = 75

@@ -6,6 +6,7 @@ A command's module is imported only when that command is called, so that ``--hel
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -23,6 +24,9 @@ from calculet_trio.errors import CalculetError, OperatorError
 from calculet_trio.visible import visible
 
 STDOUT_FD: Final = 1
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""No defect of this program, wherever it meets them."""
+
 LAYOUT: Final = "\n\t"
 """Of our own sentences; everything else that a terminal would obey comes from outside."""
 
@@ -160,7 +164,7 @@ def run(arguments: Sequence[str]) -> int:
         _say(error.format_message(), None)
         return ExitCode.USAGE
     except BrokenPipeError:  # … | head: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT_FD)  # so that the flush at exit does not fail again
+        _leave_unsaid()
         return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 — the last place where an error can become a sentence
         return _explain(error, verbose=_is_verbose(arguments))
@@ -181,6 +185,10 @@ def _explain(error: Exception, *, verbose: bool) -> ExitCode:
     known = _first_known(error)
     if verbose:
         traceback.print_exception(error)
+    if known is None and isinstance(error, OSError) and error.errno in DISK_FULL:
+        _say(f"nothing more can be written{f' to {error.filename}' if error.filename else ''}: {error.strerror}", None)
+        _leave_unsaid()
+        return ExitCode.UNAVAILABLE
     if known is None:
         _say(
             f"unexpected {type(error).__name__}: {error}",
@@ -189,6 +197,14 @@ def _explain(error: Exception, *, verbose: bool) -> ExitCode:
         return ExitCode.DEFECT
     _say(str(known), known.hint if isinstance(known, OperatorError) else None)
     return exit_code_of(known)
+
+
+def _leave_unsaid() -> None:
+    """Let go of what standard output does not take, so that the flush at exit does not fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT_FD)
 
 
 def _first_known(error: BaseException) -> CalculetError | None:

@@ -12,6 +12,7 @@ import click
 
 from calculet_trio.cli.admin_client import AdminClient
 from calculet_trio.cli.admin_options import JSON_OPTION, WAIT_OPTION, admin_options, see_through
+from calculet_trio.cli.out_file import OutFile, write_out
 
 
 @click.command()
@@ -44,10 +45,7 @@ def reload(client: AdminClient, as_json: bool) -> None:
 
 @click.command()
 @click.option("--seconds", type=click.FloatRange(0.001, 60), default=1.0, show_default=True, help="For how long.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("trace.json"), show_default=True,
-    help="Where to write it.",
-)  # fmt: skip
+@click.option("--out", type=OutFile(), default=Path("trace.json"), show_default=True, help="Where to write it.")
 @admin_options
 def trace(client: AdminClient, seconds: float, out: Path) -> None:
     """Record what the scheduler hears and decides; open the file at https://ui.perfetto.dev or in chrome://tracing.
@@ -57,7 +55,7 @@ def trace(client: AdminClient, seconds: float, out: Path) -> None:
       calculet-trio trace --seconds 5 --out trace.json
     """
     found = client.call("GET", f"/admin/trace?seconds={seconds!r}")
-    out.write_text(json.dumps(found), encoding="utf-8")
+    write_out(out, json.dumps(found))
     left_out = found["otherData"]["left_out"]
     more = f"; {left_out} more were too many" if left_out else ""
     click.echo(f"{out}: {len(found['traceEvents'])} records{more}")

@@ -14,6 +14,7 @@ import click
 import structlog
 
 from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.out_file import OutFile, write_out
 from calculet_trio.cli.simulate_view import SimulationProgress, print_failure, print_summary
 from calculet_trio.sim.failure import Failure, failure_of
 from calculet_trio.sim.page import write_page
@@ -66,7 +67,7 @@ def _profiles(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--varied", is_flag=True, help="Let the seed draw board, policy and clients, too.")
 @click.option("--visits", "visits_max", type=click.IntRange(1), help="Only the first so many clients.")
 @click.option("--without", multiple=True, type=click.Choice(HAPPENINGS), help="Of a varied world: leave these out.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--report", type=OutFile(), help="Write a page with plots.")
 @click.option("--shrink", "do_shrink", is_flag=True, help="After a failure look for a smaller world that still fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
@@ -97,13 +98,14 @@ def simulate(
         took_s = time.perf_counter() - began_s
     if isinstance(found, Failure):
         return _fail(found, do_shrink=do_shrink, as_json=as_json)
-    if report is not None:
-        report.write_text(write_page(found, command=scenario.command()), encoding="utf-8")
     summary = summarize(found)
     if as_json:
         click.echo(json.dumps(as_object(summary, command=scenario.command()), indent=2))
     else:
-        print_summary(summary, took_s=took_s, command=scenario.command(), report=report)
+        print_summary(summary, took_s=took_s, command=scenario.command())
+    if report is not None:
+        write_out(report, write_page(found, command=scenario.command()))
+        click.echo(f"page: {report}", err=as_json)
     return ExitCode.DONE
 
 

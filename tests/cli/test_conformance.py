@@ -118,7 +118,8 @@ def test_an_interrupted_run_is_resumed_where_it_was(
     ("arguments", "code", "words"),
     [
         (["--only", "nonsense"], ExitCode.REFUSED, "there is no conformance case 'nonsense'"),
-        (["--html", "/nowhere/at/all.html", "--only", "golden"], ExitCode.UNAVAILABLE, "cannot be written"),
+        (["--html", "/nowhere/at/all.html"], ExitCode.USAGE, "there is no directory /nowhere/at"),
+        (["--html", "/dev/full", "--only", "golden"], ExitCode.UNAVAILABLE, "/dev/full cannot be written"),
         (["--runtime", "host", "--package", "none"], ExitCode.REFUSED, "there is no package 'none'"),
         (["--runtime", "host", "--device", "pyproject.toml"], ExitCode.USAGE, "--device goes with"),
         (["--device", "pyproject.toml"], ExitCode.REFUSED, "cannot use the device file"),

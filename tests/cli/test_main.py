@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -160,6 +161,24 @@ def test_a_reader_that_left_is_no_error() -> None:
     answer = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=RUN_S, check=False)
     os.close(writer)
     assert (answer.returncode, answer.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "defaults", "service"], ["config", "schema", "service"]])
+def test_a_full_disk_behind_standard_output_is_no_defect(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "calculet_trio.cli.main", *arguments]
+    with Path("/dev/full").open("wb") as full:
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=RUN_S, check=False)
+    said = "error: nothing more can be written: No space left on device\n"
+    assert (answer.returncode, answer.stderr) == (ExitCode.UNAVAILABLE, said)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_defect_wherever_it_is_met(
+    failing: list[BaseException], number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(OSError(number, os.strerror(number), "/var/x"))
+    assert run(["fail"]) == ExitCode.UNAVAILABLE
+    assert capsys.readouterr().err == f"error: nothing more can be written to /var/x: {os.strerror(number)}\n"
 
 
 # ---- the table ------------------------------------------------------------------------------------------

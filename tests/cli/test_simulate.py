@@ -57,10 +57,18 @@ def test_a_world_that_fails_leaves_with_1_and_its_command(capsys: pytest.Capture
         (["--device", "nowhere.yaml"], ExitCode.REFUSED, "nowhere.yaml"),
         (["--trace", "nowhere.csv", "--seconds", "1"], ExitCode.REFUSED, "nowhere.csv"),
         (["--seconds", "-1"], ExitCode.USAGE, "--seconds"),
+        (["--seconds", "1", "--report", "nowhere/page.html"], ExitCode.USAGE, "there is no directory nowhere"),
     ],
 )
 def test_what_makes_no_world_is_one_line(
     words: list[str], code: ExitCode, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["simulate", *words]) == code
-    assert said in capsys.readouterr().err
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_page_that_no_disk_takes_is_an_error_beside_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "--seconds", "1", "--report", "/dev/full"]) == ExitCode.UNAVAILABLE
+    said = capsys.readouterr()
+    assert "PASS (emulated)" in said.out
+    assert "error: /dev/full cannot be written: No space left on device" in said.err

