@@ -57,10 +57,7 @@ class AdminClient:
         """
         if socket_path is not None:
             return cls(socket_path)
-        default = paths.configuration()
-        if given is None and not default.exists():
-            return cls(paths.admin_socket())
-        configuration = load(given or default, ())
+        configuration = load(given or paths.configuration_there())
         named = configuration.service.admin_socket
         return cls(paths.admin_socket() if named is None else configuration.path(named))
 

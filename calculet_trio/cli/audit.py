@@ -6,10 +6,11 @@ Source: CLI.md "Commands".
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,12 +18,20 @@ from calculet_trio.admin import audit as audit_log
 from calculet_trio.cli import paths
 from calculet_trio.cli.admin_options import JSON_OPTION
 from calculet_trio.cli.exit_codes import ExitCode
+from calculet_trio.cli.state_files import audit_directory
 from calculet_trio.errors import Unavailable
 from calculet_trio.settings.configuration import load
 
+DIGEST: Final = re.compile("[0-9a-f]{64}")
 SHOWN: tuple[str, ...] = ("n", "at", "event", "call", "job", "status", "outcome", "uid", "pid")
 
 CONFIG_OPTION = click.option("--config", type=click.Path(path_type=Path), help="The daemon's configuration.")
+
+
+def _digest(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not DIGEST.fullmatch(value):
+        raise click.BadParameter("must be the 64 lower-case hex digits that `audit verify` printed as head")
+    return value
 
 
 @click.group()
@@ -52,7 +61,12 @@ def show(last: int, config: Path | None, as_json: bool) -> None:
 
 
 @audit.command()
-@click.option("--head", metavar="DIGEST", help="A digest that an earlier verification printed: it must still be there.")
+@click.option(
+    "--head",
+    callback=_digest,
+    metavar="DIGEST",
+    help="A digest that an earlier verification printed: it must still be there.",
+)
 @CONFIG_OPTION
 @JSON_OPTION
 def verify(head: str | None, config: Path | None, as_json: bool) -> ExitCode:
@@ -78,13 +92,7 @@ def verify(head: str | None, config: Path | None, as_json: bool) -> ExitCode:
 
 
 def _directory(config: Path | None) -> Path:
-    return (paths.state() if config is None else _state(config)) / "audit"
-
-
-def _state(config: Path) -> Path:
-    configuration = load(config, ())
-    named = configuration.service.state
-    return paths.state() if named is None else configuration.path(named)
+    return audit_directory(load(config or paths.configuration_there()))
 
 
 def _noted(note: str | None) -> str:

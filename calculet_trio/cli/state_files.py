@@ -38,6 +38,11 @@ def histories(state: Path) -> Path:
     return state / "faults"
 
 
+def audit_directory(configuration: Configuration) -> Path:
+    """Where the audit log is."""
+    return state_directory(configuration) / "audit"
+
+
 def _as_file_name(name: str) -> str:
     """An alias may hold / and :, which are no good in names of files."""
     return "".join(character if character.isalnum() or character in "._-" else "_" for character in name)

@@ -23,6 +23,7 @@ from calculet_trio.admin.jobs import JobDesk
 from calculet_trio.admin.listening import bound_socket, held
 from calculet_trio.cli import paths
 from calculet_trio.cli.configuration_view import effective_json
+from calculet_trio.cli.state_files import audit_directory, state_directory
 from calculet_trio.cli.surface_code import imported
 from calculet_trio.errors import Unavailable
 from calculet_trio.observe.dumps import CLEAN_EVERY_S, DumpDirectory
@@ -34,17 +35,6 @@ from calculet_trio.shell.daemon import AdminServer
 from calculet_trio.shell.operations import Operations
 
 _log = structlog.get_logger(__name__)
-
-
-def state_directory(configuration: Configuration) -> Path:
-    """Where what must outlive a restart is kept."""
-    named = configuration.service.state
-    return paths.state() if named is None else configuration.path(named)
-
-
-def audit_directory(state: Path) -> Path:
-    """Where, in the state directory, the audit log is."""
-    return state / "audit"
 
 
 def dump_directory(configuration: Configuration) -> Path:
@@ -102,7 +92,7 @@ def _admin_code() -> tuple[Callable[..., Any], Callable[..., Awaitable[None]]]:
 def _open(path: Path, configuration: Configuration) -> tuple[socket.socket, AuditLog]:
     listening = bound_socket(path)
     try:
-        return listening, AuditLog(audit_directory(state_directory(configuration)))
+        return listening, AuditLog(audit_directory(configuration))
     except BaseException:
         listening.close()
         path.unlink(missing_ok=True)
