@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.table import Table
 
 from calculet_trio.cli.admin_client import AdminClient
 from calculet_trio.errors import OperationFailed
+
+UNITS: Final = ("s", "bytes")
+"""At a result's end, as everywhere in names."""
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 WAIT_OPTION = click.option(
@@ -71,11 +74,18 @@ def show_list(
     Console().print(table)
 
 
+def _measured(name: str, value: object) -> str:
+    """``downtime_s`` and 0.2 as people write it: downtime 0.2 s."""
+    what, _, unit = name.rpartition("_")
+    words, measure = (what, f"{value} {unit}") if what and unit in UNITS else (name, value)
+    return f"{words.replace('_', ' ')} {measure}"
+
+
 def _conclude(job: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(job))
     if job["state"] != "done":
         raise OperationFailed(job["error"] or f"{job['what']} was {job['state']}", hint=job["hint"])
     if not as_json:
-        said = "".join(f", {name.replace('_', ' ')} {value}" for name, value in (job["result"] or {}).items())
+        said = "".join(f", {_measured(name, value)}" for name, value in (job["result"] or {}).items())
         click.echo(f"{job['what']} {job['alias'] or ''}: done in {job['took_s']:.2f} s{said}".replace(" :", ":"))

@@ -100,7 +100,7 @@ def defaults(kind: str) -> None:
 
     \b
     Example:
-      calculet-trio config defaults service > ~/.config/calculet-trio/service.yaml
+      calculet-trio config defaults service > service.yaml
     """
     click.echo(written_defaults(SCHEMAS[kind]), nl=False)
 

@@ -45,7 +45,10 @@ def on_board(configuration: Configuration, served: Served, policy: Policy) -> tu
 def by_script(configuration: Configuration, served: Served, policy: Policy) -> tuple[Runtime, ModelSource]:
     """A model that says what a file says."""
     if served.model.package is None:
-        raise ConfigurationRefused("--runtime scripted needs --script FILE.yaml", hint="see runtimes/SCRIPTS.md")
+        raise ConfigurationRefused(
+            "--runtime scripted needs --script FILE.yaml",
+            hint="calculet_trio/runtimes/SCRIPTS.md has the format, with examples",
+        )
     if policy.reuse.enabled:
         raise ConfigurationRefused(
             "prefix_reuse.enabled: a scripted model can earn nothing", hint="leave it out, or set it to false"

@@ -122,8 +122,9 @@ class Store:
         if "/" in reference or reference in (".", ".."):
             directory = Path(reference).expanduser()
             if not _may_be_package(directory):
+                what = f"it has no {MANIFEST_FILE}" if directory.is_dir() else "there is no such directory"
                 raise PackageError(
-                    f"{reference} is not a package: it has no {MANIFEST_FILE}",
+                    f"{reference} is not a package: {what}",
                     hint="give a package's name or directory",
                 )
             return directory

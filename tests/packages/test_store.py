@@ -74,6 +74,17 @@ def test_a_package_elsewhere_is_found_by_its_path(
     assert store.resolve("./elsewhere") == Path("elsewhere")
 
 
+@pytest.mark.parametrize(("there", "why"), [(True, "it has no manifest.json"), (False, "there is no such directory")])
+def test_a_path_that_leads_to_no_package_says_what_is_there(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if there:
+        Path("place").mkdir()
+    with pytest.raises(PackageError, match=f"./place is not a package: {why}"):
+        store.resolve("./place")
+
+
 def test_a_package_that_cannot_be_read_is_listed_with_its_problem(store: Store) -> None:
     install(store, "good")
     (install(store, "spoilt") / MANIFEST_FILE).write_text("{")
