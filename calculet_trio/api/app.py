@@ -5,10 +5,10 @@ Source: API.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
-from quart import Response
+from quart import Response, current_app
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
@@ -74,11 +74,19 @@ def _register_envelope(app: QuartTrio, cross_origin: CrossOrigin, keys: Callable
         return response
 
 
+def _limits() -> Mapping[int, str]:
+    """What Quart itself holds a body to, by the status of its refusal."""
+    config = current_app.config
+    return {408: f"{config['BODY_TIMEOUT']:g} s", 413: f"{config['MAX_CONTENT_LENGTH']} bytes"}
+
+
 async def _told(error: Exception) -> Response:
     """Whatever a handler raised, Quart's own pages included, in our shape."""
     if isinstance(error, HTTPException):
+        status = error.code or 500
         methods = error.valid_methods if isinstance(error, MethodNotAllowed) else None
-        return error_reply(plain(error.code or 500, headers={"Allow": ", ".join(sorted(methods))} if methods else {}))
+        allow = {"Allow": ", ".join(sorted(methods))} if methods else {}
+        return error_reply(plain(status, limit=_limits().get(status, ""), headers=allow))
     if is_defect(error):
         log.error("request_defect", path=current().path, exc_info=error)
     return error_reply(http_error(error))

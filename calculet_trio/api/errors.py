@@ -63,7 +63,7 @@ class HttpError:
 # Type, code and message of HTTP's own statuses: an unknown path, a wrong verb, a body that is too large or slow.
 PLAIN_STATUSES: Final[Mapping[int, tuple[str, str, str]]] = {
     400: ("invalid_request_error", "bad_request", "the request is not valid HTTP"),
-    404: ("invalid_request_error", "not_found", "there is nothing at this path"),
+    404: ("invalid_request_error", "not_found", "there is nothing at this path; GET /openapi.json says what there is"),
     405: ("invalid_request_error", "method_not_allowed", "this path does not take this method"),
     408: ("invalid_request_error", "request_timeout", "the body took too long to arrive"),
     413: ("invalid_request_error", "body_too_large", "the body is too large"),
@@ -80,11 +80,18 @@ PLAIN_STATUSES: Final[Mapping[int, tuple[str, str, str]]] = {
 }
 
 
-def plain(status: int, *, headers: Mapping[str, str] | None = None) -> HttpError:
-    """An error that HTTP itself knows; a status without a row of its own is told as 400 or 500 is."""
+def plain(status: int, *, limit: str = "", headers: Mapping[str, str] | None = None) -> HttpError:
+    """An error that HTTP itself knows; a status without a row of its own is told as 400 or 500 is.
+
+    Args:
+        status: of HTTP.
+        limit: what would have been taken, with its unit, where that was the reason.
+        headers: beyond those that every reply has.
+    """
     kind, code, message = PLAIN_STATUSES.get(status, PLAIN_STATUSES[400 if status < 500 else 500])
     extra = {"x-should-retry": "false"} if status >= 500 and status != 503 else {}
-    return HttpError(status, message, kind, code=code, headers={**extra, **(headers or {})})
+    told = f"{message}; the limit is {limit}" if limit else message
+    return HttpError(status, told, kind, code=code, headers={**extra, **(headers or {})})
 
 
 def unwrapped(error: BaseException) -> BaseException:

@@ -76,6 +76,10 @@ class Fields:
         """Whether the field is there at all, null included."""
         return name in self._members
 
+    def instead(self, name: str) -> str:
+        """The end of a refusal that says what must be: what is there instead, or that nothing is."""
+        return f", not {type_name(self._members[name])}" if name in self._members else ", and is missing"
+
     def _note(self, name: str, kind: str, **more: Any) -> None:
         """A null is always taken, and means the default; what is also read `raw` may be of other types."""
         notes = _notes.get()
@@ -100,7 +104,7 @@ class Fields:
             return None
         limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refuse(name, f"must be an integer of {limit}")
+            raise self.refuse(name, f"must be an integer {limit}")
         if value < minimum or (maximum is not None and value > maximum):
             raise self.refuse(name, f"must be {limit}")
         return value

@@ -79,7 +79,7 @@ class Http1Protocol(H11Protocol):
 
     async def _send_error_response(self, status_code: int) -> None:
         """Hypercorn's hook for its own refusals, which are to have the shape of ours."""
-        error = plain(status_code)
+        error = plain(status_code, limit=f"{self.config.h11_max_incomplete_size} bytes" if status_code == 431 else "")
         body = strict_json.encode(error.as_object()).encode()
         headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
         headers += [(b"content-type", b"application/json; charset=utf-8"), (b"connection", b"close")]

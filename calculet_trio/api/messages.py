@@ -79,7 +79,7 @@ def _message(fields: Fields) -> dict[str, Any]:
     content = _content(fields)
     # A turn that only called tools has no content: what we said ourselves may be sent back to us.
     if content is None and not calls:
-        raise fields.refuse("content", "must be a string or an array of text parts, not null")
+        raise fields.refuse("content", f"must be a string or an array of text parts{fields.instead('content')}")
     message["content"] = content
     if calls:
         message["tool_calls"] = calls
@@ -98,7 +98,7 @@ def _content(fields: Fields) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise fields.refuse("content", f"must be a string or an array of text parts, not {type_name(value)}")
+        raise fields.refuse("content", f"must be a string or an array of text parts{fields.instead('content')}")
     parts = fields.array("content", maximum=PARTS_MAX)
     if not parts:
         raise fields.refuse("content", "must have at least one part")
@@ -113,7 +113,7 @@ def _part(part: object, path: str) -> str:
     if kind in ("text", "refusal"):
         text = fields.string(kind)
         if text is None:
-            raise fields.refuse(kind, "must be a string")
+            raise fields.refuse(kind, f"must be a string{fields.instead(kind)}")
         return text
     if isinstance(kind, str) and kind in REFUSED_PARTS:
         raise fields.refuse("type", f"cannot be served: this model takes text only, no {REFUSED_PARTS[kind]}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from calculet_trio.api.fields import Fields, type_name
+from calculet_trio.api.fields import Fields
 from calculet_trio.api.messages import chat_prompt
 from calculet_trio.api.sampling import chat_top_logprobs, completion_top_logprobs, max_new_tokens, reply_params
 from calculet_trio.api.settings import RequestLimits
@@ -132,7 +132,7 @@ def parse_tokens(fields: Fields, *, vocab_size: int, limits: RequestLimits) -> l
     """The ids of ``POST /detokenize``."""
     tokens = fields.array("tokens", maximum=limits.token_ids)
     if tokens is None:
-        raise fields.refuse("tokens", "must be an array of token ids")
+        raise fields.refuse("tokens", f"must be an array of token ids{fields.instead('tokens')}")
     return list(_token_ids(tokens, fields.refuse, "tokens", vocab_size))
 
 
@@ -140,7 +140,7 @@ def parse_text(fields: Fields, name: str, limits: RequestLimits) -> str:
     """A string that must be there, of bounded length."""
     text = fields.string(name)
     if text is None:
-        raise fields.refuse(name, "must be a string")
+        raise fields.refuse(name, f"must be a string{fields.instead(name)}")
     return _bounded(text, fields, name, limits)
 
 
@@ -204,7 +204,7 @@ def _prompts(fields: Fields, limits: RequestLimits, *, vocab_size: int) -> list[
     if isinstance(value, str):
         return [TextPrompt(_bounded(value, fields, "prompt", limits))]
     if not isinstance(value, list):
-        raise fields.refuse("prompt", f"must be a string or an array, not {type_name(value)}")
+        raise fields.refuse("prompt", f"must be a string or an array{fields.instead('prompt')}")
     if not value:
         raise fields.refuse("prompt", "must not be an empty array")
     if not isinstance(value[0], str | list):

@@ -112,7 +112,7 @@ class _Acceptor:
             self._open -= 1
 
     async def _refuse(self, stream: trio.SocketStream) -> None:
-        body = strict_json.encode(plain(503).as_object())
+        body = strict_json.encode(plain(503, limit=str(self._limits.connections)).as_object())
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
         head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
         log.info("too_many_connections", limit=self._limits.connections)

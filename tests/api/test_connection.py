@@ -68,6 +68,7 @@ async def test_what_is_no_request_of_ours_is_refused_in_our_shape_and_closed(
     answer = await wire.answer(raw)
     assert answer.status == status
     assert answer.error["type"] == "invalid_request_error"
+    assert (status == 431) == answer.error["message"].endswith(f"; the limit is {ConnectionLimits().head_bytes} bytes")
     assert answer.headers["connection"] == "close"
     await wire.read_to_end()
 
@@ -230,6 +231,7 @@ class TestFewConnections:
         third = await server.connect()
         answer = await third.answer(get("/health"))
         assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+        assert answer.error["message"].endswith("; the limit is 2")
         assert answer.headers["retry-after"] == "1"
         await first.aclose()
         for _ in range(100):  # the server's own end of it may take a moment longer

@@ -83,6 +83,7 @@ class TestSmallBodies:
     async def test_a_body_too_large_is_413_before_it_was_read(self, server: Server) -> None:
         answer = await server.ask(post("/v1/chat/completions", {**CHAT, "x": "y" * 2000}))
         assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+        assert answer.error["message"] == "the body is too large; the limit is 1000 bytes"
 
     async def test_a_large_body_still_under_way_can_read_its_refusal(self, server: Server) -> None:
         wire = await server.connect()
@@ -99,6 +100,7 @@ class TestSmallBodies:
         wire = await server.connect()
         answer = await wire.answer(post("/v1/chat/completions", CHAT)[:-5])
         assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+        assert answer.error["message"] == "the body took too long to arrive; the limit is 0.2 s"
 
 
 async def test_text_too_long_is_400_before_the_service_hears_of_it(server: Server) -> None:

@@ -299,3 +299,19 @@ def test_llama_servers_minus_one_means_no_limit_and_any_seed() -> None:
     assert (choice.max_new_tokens, choice.reply.sampling.seed, choice.reply.sampling.top_k) == (None, None, 40)
     with pytest.raises(InvalidRequest):
         parse_llama_completion({"prompt": "a", "n_predict": -2}, model=MODEL, asker=ASKER, limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "prompt must be a string or an array, and is missing"),
+        ({"prompt": None}, "prompt must be a string or an array, not null"),
+        ({"prompt": 5}, "prompt must be a string or an array, not a number"),
+        ({"prompt": "a", "n": 1.5}, "n must be an integer between 1 and 16"),
+        ({"prompt": "a", "max_tokens": "2"}, "max_tokens must be an integer at least 1"),
+    ],
+)
+def test_a_refusal_says_what_must_be_and_what_is(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        completion(**fields)
+    assert caught.value.message == said
