@@ -16,6 +16,7 @@ from calculet_trio.conformance.clean_hours import (
     Held,
     Rounds,
     clean_criterion,
+    held_now,
     leak_criterion,
     serve_clean_hours,
     serve_rounds,
@@ -324,3 +325,11 @@ def test_emulated_and_short_stand_beside_the_verdict():
     assert report.line == "M1 PASS (emulated, short)"
     assert attrs.evolve(report, board_kind="cpu", is_short=False).line == "M1 PASS"
     assert report.as_object()["criteria"] == [{"name": "c", "verdict": "PASS", "seen": "s"}]
+
+
+async def test_deadlines_that_trio_has_yet_to_forget_are_nothing_that_is_held():
+    before = held_now()
+    for _ in range(900):
+        with trio.move_on_after(3600):
+            await trio.lowlevel.checkpoint()
+    assert held_now().objects < before.objects + 90
