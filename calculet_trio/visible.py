@@ -13,3 +13,9 @@ def visible(text: str, *, apart_from: str = "") -> str:
         else character.encode("unicode_escape", "backslashreplace").decode("ascii")
         for character in text
     )
+
+
+def difference(text: str, other: str) -> int:
+    """Where two texts part, in characters: an error that shows their beginnings may show the same twice."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))

@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Final
 
 import click
 import structlog
@@ -31,6 +32,23 @@ def _profiles(ctx: click.Context, parameter: click.Parameter, value: str | None)
         return tuple(sorted({int(batch) for batch in value.split(",")}))
     except ValueError:
         raise click.BadParameter("must be compiled batches with commas between them, such as 1,4,8") from None
+
+
+DRAWN: Final = ("trace", "stretch", "load", "tenants", "profiles", "device", "chunked", "reuse")
+"""What the seed draws of a varied world."""
+
+
+def _refuse_without_effect(ctx: click.Context) -> None:
+    """An option that a world would not heed is a mistake: what its user then sees is not what they asked about."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    if ctx.params["varied"] and (drawn := [f"--{name}" for name in DRAWN if name in given]):
+        raise click.UsageError(f"the seed of a --varied world draws board, policy and clients: leave {drawn[0]} out")
+    if "without" in given and not ctx.params["varied"]:
+        raise click.UsageError("--without is of a --varied world; another has no such happenings")
+    if "stretch" in given and ctx.params["trace"] is None:
+        raise click.UsageError("--stretch is of a --trace")
+    if ctx.params["trace"] is not None and (named := given & {"load", "tenants"}):
+        raise click.UsageError(f"a --trace has clients of its own: leave --{min(named)} out")
 
 
 @click.command()
@@ -70,7 +88,10 @@ def _profiles(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--report", type=OutFile(), help="Write a page with plots.")
 @click.option("--shrink", "do_shrink", is_flag=True, help="After a failure look for a smaller world that still fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_context
 def simulate(
+    ctx: click.Context,
+    /,
     hours: float | None,
     seconds: float | None,
     report: Path | None,
@@ -89,6 +110,7 @@ def simulate(
     """
     if hours is not None and seconds is not None:
         raise click.UsageError("give --hours or --seconds, not both")
+    _refuse_without_effect(ctx)
     length_s = seconds if seconds is not None else 3600.0 * (1.0 if hours is None else hours)
     scenario = Scenario(seconds=length_s, **options)  # type: ignore[arg-type]  # click gives what the options declare
     quieten()

@@ -75,7 +75,7 @@ def print_summary(summary: Summary, *, took_s: float, command: str) -> None:
             table.add_row(name, f"P50 {each.p50_s:.3f} s, P99 {each.p99_s:.3f} s")
     table.add_row("tokens", f"{summary.tokens_per_s:.1f} a second in whole replies; {_counts(summary.tenants)}")
     table.add_row("engines busy", ", ".join(f"{name} {share:.1%}" for name, share in summary.busy_share.items()))
-    table.add_row("fairness", f"the bound was held {summary.fairness_comparisons} times")
+    table.add_row("fairness", f"{summary.fairness_comparisons} comparisons of two tenants, each within the bound")
     table.add_row("assumed", ", ".join(summary.assumed) or "nothing: every number of the device file is a measurement")
     console.print(table)
     console.print(Text(f"again: {command}", style="dim"), soft_wrap=True)

@@ -21,6 +21,7 @@ from calculet_trio.conformance.gate import Criterion, GateVerdict
 from calculet_trio.conformance.trial import LifeFailed, Trial
 from calculet_trio.core.policy import Policy
 from calculet_trio.shell.service import Service
+from calculet_trio.visible import difference
 
 _PROMPT_TOKENS: Final = (3, 9, 17, 30)
 """Of the errands: lengths that share a batch."""
@@ -162,7 +163,11 @@ def _objection(wanted: tuple[Errand, ...], alone: list[Heard], heard: list[Heard
         if got.tokens != errand.tokens:
             return f"a reply has {got.tokens} of {errand.tokens} tokens"
         if got.text != expected.text:
-            return f"a reply is not its own: {got.text[:40]!r} beside others, {expected.text[:40]!r} alone"
+            at = difference(got.text, expected.text)
+            return (
+                f"a reply is not its own: from character {at} on, {got.text[at : at + 40]!r} beside others, "
+                f"{expected.text[at : at + 40]!r} alone"
+            )
     return None
 
 

@@ -26,7 +26,7 @@ def configure_logging(*, verbosity: int) -> None:
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer(colors=True)
             if sys.stderr.isatty()
-            else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

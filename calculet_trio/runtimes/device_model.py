@@ -140,7 +140,9 @@ def load_device(path: Path = REFERENCE, **changes: Any) -> DeviceModel:
         model = _build(reader)
         reader.done()
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise ConfigurationRefused(f"cannot use the device file {path}: {error}") from error
+        raise ConfigurationRefused(
+            f"cannot use the device file {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     return (
         attrs.evolve(model, **changes, assumed=tuple(dict.fromkeys((*model.assumed, *changes)))) if changes else model
     )

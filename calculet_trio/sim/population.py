@@ -134,7 +134,9 @@ class Recorded:
                     latest_s = visit.arrival_s
                     yield visit
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise ConfigurationRefused(f"cannot read the trace {self.path}: {error}") from error
+            raise ConfigurationRefused(
+                f"cannot read the trace {self.path}: {getattr(error, 'strerror', None) or error}"
+            ) from error
 
     def _visit(self, row: dict[str, str]) -> Visit:
         return Visit(

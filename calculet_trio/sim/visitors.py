@@ -23,6 +23,7 @@ from calculet_trio.sim.population import ALIAS, Visit
 from calculet_trio.sim.record import Record
 from calculet_trio.text.byte_tokenizer import ByteTokenizer
 from calculet_trio.text.params import ReplyParams, SamplingParams, TokenPrompt
+from calculet_trio.visible import difference
 
 _GREEDY: Final = ReplyParams(sampling=SamplingParams(temperature=0.0))
 _TOKENIZER: Final = ByteTokenizer()
@@ -110,7 +111,11 @@ class Visitors:
         said = {_TOKENIZER.decode(token for token in each if token != END_TOKEN): each for each in voices}
         if text not in said:
             expected = next(iter(said))
-            raise Violated(f"a reply is not its own: {text[:40]!r} after {len(prompt)} tokens, not {expected[:40]!r}")
+            at = difference(text, expected)
+            raise Violated(
+                f"a reply is not its own: after a prompt of {len(prompt)} tokens, from character {at} on, "
+                f"{text[at : at + 40]!r}, not {expected[at : at + 40]!r}"
+            )
         self.record.replied(trio.current_time(), visit, handle.timings)
         ending = handle.ending
         how = f"truncated: {ending.truncated_by}" if ending.truncated_by else f"finished: {ending.reason.value}"
