@@ -50,7 +50,7 @@ def earn(package: Path, runtime: Runtime, *, configuration: Configuration, repor
         report(Progress(STEP, len(steps), len(steps)))
         _say_what_is_missing(proof.evidence(), wish)
     except Unavailable as error:
-        click.echo(f"what was shown is not on record, and its first start will show it again: {error}", err=True)
+        click.echo(f"it is not on record what the package may do here; its first start will show it: {error}", err=True)
     finally:
         runtime.close()
 

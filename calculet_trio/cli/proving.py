@@ -150,6 +150,7 @@ class StartingProof:
     def _tries(self, names: Collection[str]) -> Sequence[Callable[[], None]]:
         from calculet_trio.conformance.suite import chosen  # the cases: most starts need none
 
+        self._store.require_room()  # what is not on record would be shown again at each start
         self._say("showing, once, what this machine is to be trusted with:")
         return [lambda case=case: self._try(case) for case in chosen(names, short=True)]  # type: ignore[misc]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 import attrs
@@ -25,6 +26,8 @@ from calculet_trio.packages.trust import Trust
 RECORDS_MAX: Final = 1024
 """Files that are looked at; the latest by name of each board kind."""
 KEPT_PER_COMBINATION: Final = 8
+ROOM_BYTES: Final = 64 * 2**10
+"""More than a record of a run has: 5 kB."""
 UNFINISHED: Final = "unfinished"
 
 
@@ -86,6 +89,19 @@ class EvidenceStore:
             except SignatureRefused as refused:
                 unreadable.append(f"{path} earns nothing: {refused.message}")
         return Found(tuple(sorted(records, key=lambda record: record.begun_at)), tuple(unreadable))
+
+    def require_room(self) -> None:
+        """Asked before what takes minutes: whether a record of it could be kept.
+
+        Raises:
+            calculet_trio.errors.Unavailable: it could not.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.root) as file:
+                file.write(bytes(ROOM_BYTES))
+        except OSError as error:
+            raise _cannot_write(self.root, error) from error
 
     def keep(self, record: RunRecord) -> Path:
         """Sign and store a finished run, and forget the oldest of its combination beyond `KEPT_PER_COMBINATION`.

@@ -65,4 +65,4 @@ def test_a_build_whose_record_cannot_be_kept_is_whole_all_the_same(
     state.parent.mkdir(parents=True, exist_ok=True)
     state.write_text("in the way")
     assert (build(home) / MANIFEST_FILE).exists()
-    assert "its first start will show it again" in capfd.readouterr().err
+    assert "its first start will show it: " in capfd.readouterr().err

@@ -15,7 +15,7 @@ from calculet_trio.conformance.result import Verdict
 from calculet_trio.conformance.run_record import combination_of
 from calculet_trio.core.evidence import BATCH_CONDITIONS, Evidence, batch_capability
 from calculet_trio.core.policy import AdmissionPolicy, BatchPolicy, ExecutorPolicy, Policy, ReusePolicy
-from calculet_trio.errors import ConfigurationRefused
+from calculet_trio.errors import ConfigurationRefused, Unavailable
 from calculet_trio.runtimes.emulated import EmulatedRuntime
 from calculet_trio.settings.service import RuntimeKind
 from calculet_trio.shell.loading import ModelSource, ModelText
@@ -85,6 +85,14 @@ def test_batches_are_earned_once_and_a_later_start_does_nothing(store: EvidenceS
     assert earned(later.evidence(), 4)
     assert later.said == []
     assert len(store.found().records) == 1
+
+
+def test_where_no_record_could_be_kept_nothing_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    start = Start(store_in(tmp_path / "file" / "evidence", keys=tmp_path / "keys"), Policy())
+    with pytest.raises(Unavailable, match="cannot be written"):
+        start.evidence()
+    assert start.said == [], "minutes of work that would be lost"
 
 
 def test_what_fails_is_on_record_is_not_tried_again_and_is_not_used(store: EvidenceStore) -> None:

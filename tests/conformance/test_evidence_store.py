@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import attrs
 import pytest
 
+from calculet_trio.conformance import evidence_store
 from calculet_trio.conformance.evidence_store import KEPT_PER_COMBINATION
 from calculet_trio.conformance.result import Result, Verdict
 from calculet_trio.conformance.run_record import RunRecord, combination_of
@@ -146,6 +149,28 @@ def test_a_state_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Unavailable, match="cannot be written"):
         store_in(tmp_path / "file" / "evidence", keys=tmp_path / "keys").keep(record())
+
+
+class FullDisk:
+    """A file that takes nothing."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def write(self, _data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_room_is_asked_for_and_nothing_is_left_of_it(tmp_path, monkeypatch):
+    store = store_in(tmp_path / "evidence", keys=tmp_path / "keys")
+    store.require_room()
+    assert list(store.root.iterdir()) == []
+    monkeypatch.setattr(evidence_store, "TemporaryFile", lambda **_: FullDisk())
+    with pytest.raises(Unavailable, match="No space left"):
+        store.require_room()
 
 
 # ---- an interrupted run -------------------------------------------------------------------------------
