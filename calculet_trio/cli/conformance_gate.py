@@ -92,6 +92,8 @@ def gate(
 ) -> int:
     """Try a milestone: m0 (stable), m1 (async equals sync), m2 (ping/pong pays), m4 (models come and go).
 
+    m3 (batches) has no gate: it needs a board's numbers. What `conformance run` tries of it, it says case by case.
+
     Leaves with 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE: what was measured spreads too far to say.
 
     \b

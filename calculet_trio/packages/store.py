@@ -365,7 +365,11 @@ class Store:
         lineage = self.histories.of(name)
         digest = None if lineage is None else lineage.last_good(self.digest_of(name))
         if digest is None:
-            raise PackageError(f"no other package has served as {name!r}: there is nothing to go back to")
+            raise PackageError(
+                f"no other package has served under the store's name {name!r}: there is nothing to go back to",
+                hint="a rollback undoes `package pull --force` and `import --force`; where another name was loaded, "
+                "`calculet-trio models load ALIAS --package NAME` loads the one before",
+            )
         if not (self.root / CONTENT / digest / MANIFEST_FILE).is_file():
             raise PackageError(f"what served as {name!r} before, {digest[:16]}…, is not in the store any more")
         return self.root / CONTENT / digest

@@ -55,14 +55,18 @@ class ModelBoard:
 
     @contextmanager
     def entering(self, alias: str) -> Iterator[None]:
-        """Around the search for what it is to mean: if nothing is found, an alias that is new was none. See `enter`."""
+        """Around the search for what it is to mean: if nothing is found, an alias that is new was none, and one that
+        was there shows why. See `enter`.
+        """
         is_new = alias not in self._statuses
         self.enter(alias)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if is_new:
                 del self._statuses[alias]
+            else:
+                self.note(alias, doing=None, error=str(error) or type(error).__name__)
             raise
 
     def note(self, alias: str, **changes: Any) -> None:

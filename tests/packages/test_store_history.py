@@ -30,7 +30,7 @@ def test_a_history_that_cannot_be_read_guards_still(store: Store) -> None:
 
 def test_only_what_has_served_is_gone_back_to(store: Store) -> None:
     first = install(store, "one")
-    with pytest.raises(PackageError, match="no other package has served as 'one'"):
+    with pytest.raises(PackageError, match="no other package has served under the store's name 'one'"):
         store.roll_back("one")
     store.record_served(first)
     with pytest.raises(PackageError, match="no other package has served"):

@@ -16,7 +16,9 @@ async def test_an_alias_for_which_nothing_was_found_is_none():
             with pytest.raises(PackageError, match="there is no package"):
                 await house.models.load_named(alias, "nothing", Heard())
         assert [status.alias for status in house.models.board.statuses()] == ["m"]
-        assert house.status().state == "ready"
+        shown = house.status()
+        assert (shown.state, shown.doing) == ("ready", None), "nothing is under way any more"
+        assert "there is no package" in shown.error
 
 
 async def test_there_is_an_end_to_the_aliases_that_are_remembered(monkeypatch):

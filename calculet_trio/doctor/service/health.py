@@ -15,7 +15,7 @@ from calculet_trio.doctor.surroundings import Surroundings
 
 LOG_TODO = "read its log: `journalctl --user -u calculet-trio -n 50`"
 PASSING = {
-    "loading": "wait until the model is loaded",
+    "loading": "wait until a model is loaded; `calculet-trio models list` says which is under way, or was unloaded",
     "draining": "it is being stopped; start it again if that was not meant",
     "recovering": f"wait, and {LOG_TODO}",
 }
