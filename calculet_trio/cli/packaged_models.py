@@ -138,6 +138,7 @@ def _rolled_back(store: Store, name: str, served: Callable[[], None] | None) -> 
 
 def _source(configuration: Configuration, store: Store, alias: str, package: Path, manifest: Manifest) -> ModelSource:
     stored = ServedPackage(store, package, trust_of(configuration))
+    digest = sha256_of(package / MANIFEST_FILE)
     return ModelSource(
         alias=alias,
         package=package,
@@ -149,16 +150,17 @@ def _source(configuration: Configuration, store: Store, alias: str, package: Pat
         released=stored.release,
         open_text=partial(open_text, package, manifest),
         shape=manifest.shape(),
-        digest=sha256_of(package / MANIFEST_FILE),
-        previous=_digest_of_last_good(store, manifest.name),
+        digest=digest,
+        previous=_digest_before(store, manifest.name, digest),
         co_resident=manifest.co_residency is CoResidency.SHARED,
         meta={"package_version": manifest.package_version, "architecture": manifest.architecture.family},
         evidence=partial(recorded, configuration, package / MANIFEST_FILE),
     )
 
 
-def _digest_of_last_good(store: Store, name: str) -> str | None:
+def _digest_before(store: Store, name: str, digest: str) -> str | None:
+    """What a rollback goes back to once the package of that digest serves."""
     try:
-        return store.last_good(name).name
+        return store.last_good(name, once_served=digest).name
     except PackageError:
         return None

@@ -356,14 +356,20 @@ class Store:
                 shutil.rmtree(self.root / STAGING, ignore_errors=True)
         return target
 
-    def last_good(self, name: str) -> Path:
+    def last_good(self, name: str, *, once_served: str | None = None) -> Path:
         """The package that a rollback of ``name`` goes back to.
+
+        Args:
+            name: in the store.
+            once_served: the digest of a package that is about to serve under it; None for what it stands for now.
 
         Raises:
             PackageError: no other package has served under it, or it was removed.
         """
         lineage = self.histories.of(name)
-        digest = None if lineage is None else lineage.last_good(self.digest_of(name))
+        if lineage is not None and once_served is not None:
+            lineage = lineage.after_serving(once_served)
+        digest = None if lineage is None else lineage.last_good(once_served or self.digest_of(name))
         if digest is None:
             raise PackageError(
                 f"no other package has served under the store's name {name!r}: there is nothing to go back to",

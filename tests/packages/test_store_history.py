@@ -44,6 +44,18 @@ def test_only_what_has_served_is_gone_back_to(store: Store) -> None:
     assert not hidden_leftovers(store)
 
 
+def test_before_a_package_serves_it_is_known_what_a_rollback_of_it_would_go_back_to(store: Store) -> None:
+    first = install(store, "one")
+    with pytest.raises(PackageError, match="no other package has served"):
+        store.last_good("one", once_served=first.name)
+    store.record_served(first)
+    second = install(store, "one", version="2.0", replace=True)
+    assert store.last_good("one", once_served=second.name) == first
+    store.record_served(second)
+    assert store.last_good("one", once_served=second.name) == first
+    assert store.last_good("one", once_served=first.name) == second, "a rollback, before the name is moved"
+
+
 def test_a_rollback_is_no_licence_for_a_downgrade(store: Store) -> None:
     store.record_served(install(store, "one"))
     store.record_served(install(store, "one", version="2.0", replace=True))
