@@ -90,10 +90,10 @@ def unload(client: AdminClient, alias: str, watch: bool, as_json: bool) -> None:
 @admin_options
 @JSON_OPTION
 def rollback(client: AdminClient, alias: str, watch: bool, as_json: bool) -> None:
-    """Bring back the package that was last good under ALIAS's name in the store, verified again.
+    """Bring back the package that was last good before the one that ALIAS serves, verified again.
 
-    That is what `package pull --force` or `import --force` has replaced. Where a package of another name was loaded,
-    load the one before by its own.
+    That is the one whose place a package of another name took since the daemon began, or else what `package pull
+    --force` or `import --force` has replaced.
 
     \b
     Example:

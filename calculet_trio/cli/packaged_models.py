@@ -150,6 +150,7 @@ def _source(configuration: Configuration, store: Store, alias: str, package: Pat
         released=stored.release,
         open_text=partial(open_text, package, manifest),
         shape=manifest.shape(),
+        name=manifest.name,
         digest=digest,
         previous=_digest_before(store, manifest.name, digest),
         co_resident=manifest.co_residency is CoResidency.SHARED,

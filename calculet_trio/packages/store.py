@@ -373,8 +373,8 @@ class Store:
         if digest is None:
             raise PackageError(
                 f"no other package has served under the store's name {name!r}: there is nothing to go back to",
-                hint="a rollback undoes `package pull --force` and `import --force`; where another name was loaded, "
-                "`calculet-trio models load ALIAS --package NAME` loads the one before",
+                hint="a rollback undoes what this daemon has loaded in another's place, `package pull --force` and "
+                "`import --force`; `calculet-trio models load ALIAS --package NAME` loads any other",
             )
         if not (self.root / CONTENT / digest / MANIFEST_FILE).is_file():
             raise PackageError(f"what served as {name!r} before, {digest[:16]}…, is not in the store any more")

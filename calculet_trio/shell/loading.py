@@ -96,6 +96,7 @@ class ModelSource:
         verify: checks the package's signature and files; blocks; raises `calculet_trio.errors.PackageError`.
         open_text: makes tokenizer and template; blocks.
         meta: what ``/v1/models`` shows of it, beside what the runtime reports.
+        name: the package's own, which its versions share; None where it has none.
         digest: its manifest's SHA-256, as operators name it; None where it has none.
         previous: that of the package which a rollback would bring back; None where there is none.
         released: told once nobody needs the package any more; closes a file, and does not block. Sources of one
@@ -118,6 +119,7 @@ class ModelSource:
     verify: Callable[[], None]
     open_text: Callable[[], ModelText]
     meta: Mapping[str, Any]
+    name: str | None = None
     digest: str | None = None
     previous: str | None = None
     released: Callable[[], None] | None = None

@@ -32,6 +32,7 @@ from calculet_trio.shell.front_desk import FrontDesk
 from calculet_trio.shell.loading import Loader, LoadStep, ModelSource, Prepared, or_else
 from calculet_trio.shell.model_board import ModelBoard, parked_model
 from calculet_trio.shell.operations import Report, Unheard
+from calculet_trio.shell.predecessors import Predecessors
 from calculet_trio.shell.residents import Resident, Residents
 
 CO_RESIDENCY: Final = "co_residency"
@@ -88,6 +89,7 @@ class ModelManager:
         self._turn_s = turn_s
         self._find = find
         self._parked: dict[str, ModelSource] = {}
+        self._predecessors = Predecessors(residents.board)
         self._turn = trio.Lock()  # one load or unload at a time
         self._is_leaving = False
 
@@ -126,14 +128,14 @@ class ModelManager:
                     self.residents.advance(generation, alias, _E.VALIDATE)
                     prepared = await self._prepare(source, report)
                 async with self._its_turn(generation, prepared, report):
-                    placed = await self._put(generation, prepared, report)
+                    downtime_s, unrecorded = await self._put(generation, prepared, report)
         except BaseException:
             self._let_go(source)
             raise
-        load_s, downtime_s = round(trio.current_time() - began_s, 3), round(placed.downtime_s, 3)
+        load_s, downtime_s = round(trio.current_time() - began_s, 3), round(downtime_s, 3)
         _log.info("model_ready", model=alias, load_s=load_s, downtime_s=downtime_s)
         result = {"generation": generation, "downtime_s": downtime_s}
-        return result if placed.unrecorded is None else {**result, "unrecorded": placed.unrecorded}
+        return result if unrecorded is None else {**result, "unrecorded": unrecorded}
 
     async def load_named(self, alias: str, package: str | None, report: Report) -> Mapping[str, Any]:
         """An operator's load: see `load`; ``package`` None is the alias's present one, again.
@@ -157,6 +159,9 @@ class ModelManager:
         self._require_staying()
         if alias not in self.board:
             raise ModelNotFound(alias, served=tuple(status.alias for status in self.board.statuses()))
+        before = self._predecessors.of(alias)
+        if before is not None:
+            return _on_record(await self.load(before, report))
         return await self._load_found(partial(self._finder(), alias, None), alias, report)
 
     async def unload(self, alias: str, report: Report) -> Mapping[str, Any]:
@@ -259,8 +264,12 @@ class ModelManager:
             used, beside = attrs.evolve(used, used_bytes=0), []
         return await self._loader.prepare(source, used, _plans(beside), self.board.noting(source.alias, report))
 
-    async def _put(self, generation: GenerationId, prepared: Prepared, report: Report) -> _Placed:
-        """Put a prepared package on the device in the present one's place, and on record as good."""
+    async def _put(self, generation: GenerationId, prepared: Prepared, report: Report) -> tuple[float, str | None]:
+        """Put a prepared package on the device in the present one's place, and on record as good.
+
+        Returns:
+            For how long there was no model under its alias, and why it is not on record; None where it is.
+        """
         source = prepared.source
         old = self.residents.current.get(source.alias)
         in_the_way = [each for each in self.residents if not self._fit_together(each, source)]
@@ -272,7 +281,9 @@ class ModelManager:
                 why, hint=f"calculet-trio models unload {' '.join(others)}, or residency.strategy: time_sharing"
             )
         if old is not None and in_the_way:
-            return _Placed(await self._swap(old, generation, prepared, report), await self._retain(source, report))
+            downtime_s = await self._swap(old, generation, prepared, report)
+            self._predecessors.followed(old.source, source)
+            return downtime_s, await self._retain(source, report)
         began_s = trio.current_time()
         with self.residents.giving_up(generation, source.alias):
             for each in in_the_way:
@@ -281,6 +292,7 @@ class ModelManager:
         if in_the_way:
             switch_s = round(trio.current_time() - began_s, 3)
             _log.info("device_switched", model=source.alias, before=others, switch_s=switch_s)
+        self._predecessors.followed(None if old is None else old.source, source)
         # The one before may take long to leave, and not leave as it should: the new one serves, and is good.
         unrecorded = await self._retain(source, report)
         if old is not None:
@@ -288,7 +300,7 @@ class ModelManager:
                 await self.residents.retire(old, report, within_s=self._drain_s)
             finally:
                 self._let_go(old.source)
-        return _Placed(0.0, unrecorded)
+        return 0.0, unrecorded
 
     async def _retain(self, source: ModelSource, report: Report) -> str | None:
         """Put it on record as good; why that could not be done. It serves all the same."""
@@ -368,19 +380,6 @@ class ModelManager:
         if self._find is None:
             raise OperationRefused("this daemon's models do not come from a store")
         return self._find
-
-
-@attrs.frozen
-class _Placed:
-    """A package that serves now.
-
-    Args:
-        downtime_s: for how long there was no model under its alias.
-        unrecorded: why it is not on record as good; None where it is.
-    """
-
-    downtime_s: float
-    unrecorded: str | None
 
 
 def _on_record(result: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,6 +46,22 @@ def test_a_swap_under_load_and_the_way_back(plant):
         assert (shown["state"], shown["generation"], shown["package_version"]) == ("ready", 3, "1.0")
 
 
+def test_a_rollback_undoes_a_package_of_another_name_too_and_another_undoes_that(plant):
+    with plant.serving(models=[{"alias": "m", "package": "m"}]):
+        _, old = plant.ask("the sea", model="m")
+        first = plant.models()["m"]["package"]
+        plant.run("models", "load", "m", "--package", "n")
+        _, new = plant.ask("the sea", model="m")
+        assert plant.models()["m"]["previous"] == first
+        plant.run("models", "rollback", "m")
+        assert plant.ask("the sea", model="m") == (200, old)
+        plant.run("models", "rollback", "m")
+        assert plant.ask("the sea", model="m") == (200, new)
+        plant.run("models", "unload", "m")
+        plant.run("models", "load", "m", "--package", "m")
+        assert plant.run("models", "rollback", "m", code=1).count("nothing to go back to") == 1
+
+
 def test_an_update_and_its_rollback_are_one_command_each(plant):
     with plant.serving(models=[{"alias": "m", "package": "m"}]):
         _, old = plant.ask("the sea", model="m")
