@@ -21,9 +21,7 @@ _FOLLOWING: Final = 3
 
 def prefix_reuse(rig: Rig) -> str:
     """A turn on top of the one before says what its whole prompt says by itself, wherever the two part."""
-    missing = {"remove_tail", "incremental_prefill"} - rig.capabilities
-    if missing:
-        raise NotApplicable(f"the runtime does not claim {', '.join(sorted(missing))}")
+    _require_claims(rig)
     prompt, reply = rig.tokens(26, _PROMPT_TOKENS), rig.tokens(27, _REPLY_TOKENS)
     said = (*prompt, *reply)
     following = rig.tokens(28, _FOLLOWING)
@@ -46,9 +44,7 @@ def prefix_reuse(rig: Rig) -> str:
 
 def reply_reuse(rig: Rig) -> str:
     """What decode wrote is, to the bit, what a prefill would have written: a next turn may go on from a reply, too."""
-    missing = {"remove_tail", "incremental_prefill"} - rig.capabilities
-    if missing:
-        raise NotApplicable(f"the runtime does not claim {', '.join(sorted(missing))}")
+    _require_claims(rig)
     prompt, reply = rig.tokens(34, _PROMPT_TOKENS), rig.tokens(35, _REPLY_TOKENS)
     rest, following = rig.tokens(36, _NEXT_TOKENS), rig.tokens(37, _FOLLOWING)
     alone = rig.alone((*prompt, *reply, *rest), following)
@@ -64,6 +60,12 @@ def reply_reuse(rig: Rig) -> str:
             "likely the other one may come, so that prompts alone are used again"
         )
     return f"a turn on top of a reply of {len(reply)} tokens: the same rows"
+
+
+def _require_claims(rig: Rig) -> None:
+    missing = {"remove_tail", "incremental_prefill"} - rig.capabilities
+    if missing:
+        raise NotApplicable(f"the runtime does not claim {', '.join(sorted(missing))}")
 
 
 def _let_others_work(rig: Rig) -> None:

@@ -188,7 +188,7 @@ class JobFinished:
     """Device and output succeeded: KV was written; each lane has its own result.
 
     Args:
-        results: one per lane of a job whose logits were wanted.
+        results: one per lane of which a token was wanted.
         lost: lanes whose KV is unknown; means the whole job's unless the package declares isolation.
         anomaly: what about the engine did not agree with a whole output, or None.
         times: for whoever counts.

@@ -121,9 +121,7 @@ class Retention:
         is not taken for it: another conversation that begins the same may come back to it.
         """
         best: Match | None = None
-        wanted: Sequence[int] = ()
-        if self._retained:
-            wanted = request.known_tokens if self._replies else request.prompt
+        wanted = request.known_tokens if self._replies else request.prompt
         for each in reversed(self._retained.values()):
             if each.tenant != request.tenant:
                 continue

@@ -63,17 +63,19 @@ class Served:
         self.generation = generation
         self.shape = shape
         self.lanes = KvLanes(generation.id, lanes=shape.lanes, max_seq=shape.max_seq)
+        # Whether decode was shown to write what a prefill would have written.
+        is_same = evidence is not None and evidence.allows("reply_reuse")
         self.retention = Retention(
             policy.reuse if _may_reuse(policy, shape, evidence) else None,
             reuse,
-            replies=_may_reuse_replies(policy, evidence),
+            replies=is_same if policy.reuse.replies is None else policy.reuse.replies,
         )
         self.rates = ServiceRates()
         may_chunk = evidence is not None and evidence.allows("incremental_prefill")
         self._prefill = PrefillScheduler(
             policy.queues,
             chunk_tokens=policy.queues.prefill_chunk_tokens if may_chunk else None,
-            replies=evidence is not None and evidence.allows("reply_reuse"),
+            replies=is_same,
         )
         self._decode = DecodeScheduler(shape, policy.decode, _shown(policy.batch, shape, evidence), self.rates)
         self.may_hold = policy.batch.batching_window_s > 0
@@ -200,12 +202,6 @@ def _may_reuse(policy: Policy, shape: ModelShape, evidence: Evidence | None) -> 
     """Whether lanes may be retained. Where profiles have pools of their own, what one wrote prefill may not read."""
     is_shown = evidence is not None and evidence.allows("prefix_reuse")
     return is_shown and policy.reuse.enabled is not False and len({profile.kv_pool for profile in shape.decode}) == 1
-
-
-def _may_reuse_replies(policy: Policy, evidence: Evidence | None) -> bool:
-    """Whether what decode wrote is what a prefill would have written, or is to be taken for it."""
-    is_shown = evidence is not None and evidence.allows("reply_reuse")
-    return is_shown if policy.reuse.replies is None else policy.reuse.replies
 
 
 def _shown(batch: BatchPolicy, shape: ModelShape, evidence: Evidence | None) -> BatchPolicy:
