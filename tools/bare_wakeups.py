@@ -1,8 +1,8 @@
-"""How long this machine takes to wake threads: a decode step's chain without the daemon. For `tools/bench_overhead`.
+"""How long this machine takes to wake a thread: a decode step's chain without the daemon. For `tools/bench_overhead`.
 
-An engine's thread waits for its time to pass, the trio thread hears of it and answers, the engine's thread runs again:
-the three wake-ups that every step has at least, by the daemon's own means and at its pace. What a step's stages take
-beyond these is the daemon's; on a virtual machine that has gone to sleep between two steps these may be the most of it.
+An engine's thread waits for its time to pass, runs again, and goes on with the next step: by the daemon's own means and
+at its pace. The trio thread, which is told of every step, has no part in it. What a step's stages take beyond this is
+the daemon's; on a virtual machine that has gone to sleep between two steps this may be much of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calculet_trio.shell.blocking import ThreadRunner
 
 
 def bare_stages_ms(step_s: float, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each wake-up, by the stage of a decode step that it is in, over so many steps of ``step_s``."""
+    """Milliseconds of each stage of a decode step with nothing in it, over so many steps of ``step_s``."""
     return trio.run(_chain, step_s, rounds)
 
 

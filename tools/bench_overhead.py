@@ -152,16 +152,16 @@ def note_what_is_sampled(steps: dict[JobId, Step]) -> None:
 
 def note_what_is_told(steps: dict[JobId, Step]) -> None:
     """Note when a job's end was laid before the core."""
-    post = CoreLoop.post
+    decide = CoreLoop.decide
 
     def noting(loop: CoreLoop, event: Event) -> None:
         if isinstance(event, JobFinished):
             step = steps[event.job]
             step.told_s = time.perf_counter()
             step.cpu_s = time.process_time()
-        post(loop, event)
+        decide(loop, event)
 
-    CoreLoop.post = noting  # type: ignore[method-assign]
+    CoreLoop.decide = noting  # type: ignore[method-assign]
 
 
 def serve(figures: Path, configuration: Path) -> None:

@@ -73,9 +73,9 @@ class Moments:
                 self._decided(effect)
             return effects
 
-        def submitting(executor: DeviceExecutor, effect: SubmitJob) -> None:
+        def submitting(executor: DeviceExecutor, effect: SubmitJob, now: float) -> None:
             self.note("submitted")
-            submit(executor, effect)
+            submit(executor, effect, now)
 
         def settling(samplers: SamplerPool, job: Job, finished: Finished) -> tuple[LaneResult, ...]:
             self.note("computed")

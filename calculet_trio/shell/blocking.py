@@ -33,7 +33,9 @@ class Line(Protocol):
         """No further call is begun; `run` returns when the one that is out has ended."""
 
     async def run(self, deliver: Callable[[Any], None]) -> None:
-        """Hand each call's answer to ``deliver``, in the trio thread, until closed. What a call raises, this raises.
+        """Hand each call's answer to ``deliver``, until closed. What either raises, this raises.
+
+        ``deliver`` is called in the worker, like the call, and may put the next one there: that begins without a hop.
 
         **Cancellation**: may lose the call that is out: its thread is left behind, and its outcome goes nowhere.
         """
@@ -79,33 +81,35 @@ class ThreadRunner:
 class _ThreadLine:
     """A thread of trio's, under a limiter of one. There is no hop for a call: a queue's lock wakes the thread.
 
-    Waking it is not enough: the thread that called `put` would go on with the interpreter's lock, and when the other
-    has got it somebody else has the processor. So it hands the lock over, and goes on when the call is begun.
+    Waking it is not enough: the trio thread would go on with the interpreter's lock, and when the other has got it
+    somebody else has the processor. So it hands the lock over, and goes on when the call is begun. Another worker does
+    not: it is about to wait for a device, without the lock.
     """
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], threading.Lock] | None] = SimpleQueue()
         self._is_closed = False
         self._limiter = trio.CapacityLimiter(1)
+        self._home = threading.get_ident()
 
     def put(self, call: Callable[[], Any]) -> None:
         if not self._is_closed:
             taken = threading.Lock()
             taken.acquire()
             self._calls.put((call, taken))
-            taken.acquire(timeout=_HAND_OVER_S)
+            if threading.get_ident() == self._home:
+                taken.acquire(timeout=_HAND_OVER_S)
 
     def close(self) -> None:
         self._is_closed = True
         self._calls.put(None)
 
     async def run(self, deliver: Callable[[Any], None]) -> None:
-        token = trio.lowlevel.current_trio_token()
-        work = partial(self._work, lambda answer: token.run_sync_soon(deliver, answer))
+        work = partial(self._work, deliver)
         await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
-    def _work(self, answer: Callable[[Any], None]) -> None:
+    def _work(self, deliver: Callable[[Any], None]) -> None:
         while (item := self._calls.get()) is not None:
             call, taken = item
             taken.release()
-            answer(call())
+            deliver(call())

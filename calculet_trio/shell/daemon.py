@@ -112,3 +112,9 @@ class Daemon:
     find: FindModel | None = None
     serve_admin: AdminServer | None = None
     dump: DumpSources | None = None
+
+    @property
+    def turn_s(self) -> float:
+        """For how long open replies may go on when another model's turn has come: none of them is cut by it."""
+        own_s = (tenant.deadline_s for tenant in self.policy.tenants.values() if tenant.deadline_s is not None)
+        return max(self.drain_s, self.policy.admission.deadline_default_s, *own_s)

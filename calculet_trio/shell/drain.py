@@ -12,6 +12,7 @@ Source: SPEC section 9 (S §14); ARCHITECTURE.md "The one shield".
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -79,9 +80,10 @@ async def see_through(
 
 @attrs.define(eq=False)
 class _Out:
-    """The job that is out; ``is_over``, which no thread takes back, keeps one that wakes too late from sampling it."""
+    """The job that is out, and its bound; ``is_over`` is said once and never taken back, by its end or by its bound."""
 
     job: Job
+    bound_s: float = inf
     is_over: bool = False
 
 
@@ -93,8 +95,10 @@ class EngineLine:
         engine: which of its engines.
         read_out: called with a finished job, its outcome and the seconds it took, in the engine's thread, before the
             engine's buffers are reused.
-        tell: called in the trio thread with each job and what ``read_out`` made of it, or the outcome that there
-            was none.
+        tell: called with each job and what ``read_out`` made of it, or the outcome that there was none; in the engine's
+            thread, which it may give its next job, or, of a job that got stuck, in the trio thread.
+        announce: called in the engine's thread after ``tell``, when the device has its next job or there is none: what
+            was told has consequences, and the device does not wait for them.
         runner: how blocking calls run.
     """
 
@@ -105,19 +109,29 @@ class EngineLine:
         *,
         read_out: Callable[[Job, Finished, float], Any],
         tell: Callable[[Job, Any], None],
+        announce: Callable[[], None],
         runner: BlockingRunner,
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._read_out = read_out
         self._tell = tell
+        self._announce = announce
         self._line = runner.line()
         self._bound = Bound(inf)
-        self._alarm = Alarm(self._bound.scope.cancel)
+        self._alarm = Alarm(self._look)
+        self._over = threading.Lock()
         self._out: _Out | None = None
+        self._stuck: _Out | None = None
+
+    @property
+    def bound_s(self) -> float | None:
+        """The moment, monotonic, at which the job that is out is taken for stuck; None while none is."""
+        out = self._out
+        return None if out is None else out.bound_s
 
     def begin(self, job: Job, *, timeout_s: float, bound_s: float) -> None:
-        """Submit the job, at once; nothing else of this engine is out.
+        """Submit the job, at once; nothing else of this engine is out. From any thread.
 
         Args:
             job: what to run.
@@ -126,10 +140,14 @@ class EngineLine:
                 ``timeout_s``, and ``read_out`` its own.
         """
         assert self._out is None, "an engine has one job"
-        out = self._out = _Out(job)
-        self._alarm.set(bound_s)
-        read_out = partial(self._read_out, job)
-        self._line.put(partial(_submit_and_wait, self._runtime, self._engine, timeout_s, read_out, out))
+        out = self._out = _Out(job, bound_s)
+        self._line.put(partial(self._run_job, out, timeout_s))
+
+    def watch(self) -> None:
+        """Keep the bound of the job that is out. From the trio thread; a bound that is kept is not put aside again."""
+        bound_s = self.bound_s
+        if bound_s is not None:
+            self._alarm.set(bound_s)
 
     async def run(self) -> None:
         """Be the engine's thread, until cancelled.
@@ -139,21 +157,43 @@ class EngineLine:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_when_cancelled)
-            with self._bound.scope as shielded:
+            with self._bound.scope:
                 async with trio.open_nursery() as watched:
                     watched.start_soon(self._alarm.run)
                     await self._line.run(self._ended)
                     watched.cancel_scope.cancel()
-            if shielded.cancelled_caught:
-                self._ended(Unknown(FaultReason.STUCK_WAIT))
+            if self._stuck is not None:
+                self._tell(self._stuck.job, Unknown(FaultReason.STUCK_WAIT))
+            self._announce()
 
-    def _ended(self, outcome: Any) -> None:
-        out, self._out = self._out, None
-        if out is None:  # it was given up in the moment in which it ended
-            return
-        out.is_over = True
-        self._alarm.set(inf)
+    def _run_job(self, out: _Out, timeout_s: float) -> tuple[_Out, Any]:
+        read_out = partial(self._read_out, out.job)
+        outcome = _submit_and_wait(self._runtime, self._engine, timeout_s, read_out, out, submitted=self._announce)
+        return out, outcome
+
+    def _ended(self, ended: tuple[_Out, Any]) -> None:
+        out, outcome = ended
+        with self._over:
+            if out.is_over:  # it was given up in the moment in which it ended
+                return
+            out.is_over = True
+            self._out = None
         self._tell(out.job, outcome)
+        if self._out is None:
+            self._announce()
+
+    def _look(self) -> None:
+        """The bound of the job that is out, or of one before it, is past."""
+        with self._over:
+            out = self._out
+            if out is None:
+                return
+            if trio.current_time() < out.bound_s:
+                self._alarm.set(out.bound_s)
+                return
+            out.is_over = True
+            self._out, self._stuck = None, out
+        self._bound.scope.cancel()
 
     async def _close_when_cancelled(self) -> None:
         try:
@@ -208,12 +248,14 @@ def _submit_and_wait(
     timeout_s: float,
     read_out: Callable[[Finished, float], T],
     out: _Out,
+    submitted: Callable[[], None] = lambda: None,
 ) -> T | NotSubmitted | Unknown:
     submitted_s = time.perf_counter()
     try:
         taken = runtime.submit(engine, out.job)
         if isinstance(taken, NotSubmitted):
             return taken
+        submitted()
         outcome = runtime.wait(engine, taken.ticket, timeout_s)
     except Exception:  # noqa: BLE001 - a runtime that raises has told us nothing about the device
         return Unknown(FaultReason.RUNTIME_ERROR)

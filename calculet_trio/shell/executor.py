@@ -3,7 +3,8 @@
 Each engine has a thread and a limiter of its own, which begins a job in the moment in which the core decides it: a
 step waits for no task's turn, and makes no hop. KV allocations and releases run beside the jobs, one at a time, and
 beside both what puts another model on the device, which may take minutes.
-Whatever an engine learns comes back to the core as one event.
+Whatever an engine learns comes back to the core as one event, and the engine's thread waits for nobody to say what
+follows: it lays the event before the core itself, and has the next job.
 
 The synchronous baseline (``executor.mode: sync``) instead makes every call of the device, jobs and KV calls alike, in
 one task and one thread, one after another: submit, wait, sample, and then whatever the core decided.
@@ -92,7 +93,9 @@ class DeviceExecutor:
         runtime: the device.
         engines: those that the core may use.
         settle: samples the lanes of a finished job; called in the engine's thread.
-        post: tells the core.
+        post: tells the core, in its next round.
+        decide: tells it now; called in the engine's thread, which goes on with what follows.
+        announce: has performed what else was decided there.
         runner: how blocking calls run.
         timeout: the bound of a job.
         synchronous: the baseline of milestone M1; with one engine.
@@ -106,6 +109,8 @@ class DeviceExecutor:
         *,
         settle: Settle,
         post: Callable[[Event], None],
+        decide: Callable[[Event], None],
+        announce: Callable[[], None],
         runner: BlockingRunner,
         timeout: JobTimeout,
         synchronous: bool = False,
@@ -114,13 +119,14 @@ class DeviceExecutor:
         self._runtime = runtime
         self._settle = settle
         self._post = post
+        self._decide = decide
         self._runner = runner
         self._timeout = timeout
         self._on_stuck = on_stuck
         self._synchronous = synchronous
         self._lines = {
             engine: EngineLine(
-                runtime, engine, read_out=self._read_out, tell=partial(self._ended, engine), runner=runner
+                runtime, engine, read_out=self._read_out, tell=self._ended, announce=announce, runner=runner
             )
             for engine in engines
         }
@@ -132,15 +138,18 @@ class DeviceExecutor:
 
     # ---- effects --------------------------------------------------------------------------------
 
-    def submit(self, effect: SubmitJob) -> None:
-        """Begin the job on its engine; never waits."""
+    def submit(self, effect: SubmitJob, now: float) -> None:
+        """Begin the job on its engine; never waits. From any thread; `watch` follows in the trio thread."""
         if self._synchronous:
             self._control[0].send_nowait(effect)
             return
         timeout_s = self._timeout.of(effect.job)
-        bound_s = trio.current_time() + timeout_s + self._timeout.overrun_s
-        self._bounds_s[_name(effect.engine)] = bound_s
+        bound_s = now + timeout_s + self._timeout.overrun_s
         self._lines[effect.engine].begin(effect.job, timeout_s=timeout_s, bound_s=bound_s)
+
+    def watch(self, effect: SubmitJob) -> None:
+        """Keep the bound of a job that was begun."""
+        self._lines[effect.engine].watch()
 
     def control(self, effect: KvCall) -> None:
         """Queue a KV call; never waits."""
@@ -149,14 +158,15 @@ class DeviceExecutor:
     @property
     def bounds_s(self) -> Mapping[str, float]:
         """For each call that is under way: the moment, monotonic, at which it will have ended or is stuck."""
-        return self._bounds_s
+        jobs = {_name(engine): bound_s for engine, line in self._lines.items() if (bound_s := line.bound_s) is not None}
+        return jobs | self._bounds_s
 
     @property
     def due_s(self) -> Mapping[str, float]:
         """The same calls: the moment by which each should have ended of itself; then it is late, and soon stuck."""
         jobs = {_name(engine) for engine in self._lines}
         overrun_s = self._timeout.overrun_s
-        return {name: bound_s - overrun_s * (name in jobs) for name, bound_s in self._bounds_s.items()}
+        return {name: bound_s - overrun_s * (name in jobs) for name, bound_s in self.bounds_s.items()}
 
     # ---- tasks ----------------------------------------------------------------------------------
 
@@ -198,9 +208,8 @@ class DeviceExecutor:
             raise DeviceLost("a call to the device did not return in time")
         return answer
 
-    def _ended(self, engine: EngineId, job: Job, outcome: Event | NotSubmitted | Unknown) -> None:
-        del self._bounds_s[_name(engine)]
-        self._post(_as_event(job, outcome))
+    def _ended(self, job: Job, outcome: Event | NotSubmitted | Unknown) -> None:
+        self._decide(_as_event(job, outcome))
 
     def _read_out(self, job: Job, finished: Finished, taken_s: float) -> Event:
         """In the engine's thread, while its buffers hold this job's logits."""

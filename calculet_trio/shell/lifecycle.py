@@ -120,7 +120,7 @@ class _House:
             past_resets_s=_past_resets_s(daemon.history),
         )
         self._trace = EventTrace()
-        self._loop = CoreLoop(core, self._perform)
+        self._loop = CoreLoop(core, begin=self._begin, perform=self._perform)
         post = self._loop.post
         self._samplers = SamplerPool()
         self._dispatcher = CompletionDispatcher(self._samplers, post=post, backlog_bytes_max=daemon.backlog_bytes_max)
@@ -129,6 +129,8 @@ class _House:
             engines,
             settle=self._samplers.settle,
             post=post,
+            decide=self._loop.decide,
+            announce=self._loop.announce,
             runner=daemon.runner,
             timeout=daemon.job_timeout,
             synchronous=daemon.policy.executor.synchronous,
@@ -142,7 +144,7 @@ class _House:
             aliases=tuple(source.alias for source in (daemon.source, *daemon.beside)),
             overdue=self._overdue,
             notes=lambda: daemon.history.notes,
-            slots=core.slots,
+            slots=self._loop.slots,
             device=lambda: self._device_watch.reading,
         )
         self._models = self._make_models(daemon, device)
@@ -166,13 +168,13 @@ class _House:
         self._notifier = Notifier.from_environment(hindrance=self._progress.hindrance, doing=self._doing)
         daemon.metrics.watch(self._loop.snapshot, trio.current_time)
         daemon.metrics.watch_device(lambda: self._device_watch.reading, lambda: daemon.history.memory)
-        self._control = self._make_control(core)
+        self._control = self._make_control()
 
-    def _make_control(self, core: ServingCore) -> Control:
+    def _make_control(self) -> Control:
         return Control(
             models=self._models,
             recovery=self._recovery,
-            prompts=core.prompts,
+            prompts=self._loop.prompts,
             snapshot=self._loop.snapshot,
             post=self._loop.post,
             trace=self._trace,
@@ -200,7 +202,7 @@ class _House:
             desk=self._desk,
             drain_s=daemon.drain_s,
             strategy=daemon.residency.strategy,
-            turn_s=_turn_s(daemon),
+            turn_s=daemon.turn_s,
             find=daemon.find,
         )
 
@@ -342,11 +344,11 @@ class _House:
 
     # ---- events and effects ---------------------------------------------------------------------
 
+    def _begin(self, effect: SubmitJob, now: float) -> None:
+        self._executor.submit(effect, now)
+
     def _perform(self, event: Event, effects: Sequence[Effect], heard_s: float) -> None:
-        """Carry out what the core made of an event: jobs first, so that no engine waits for notes and streams."""
-        for effect in effects:
-            if isinstance(effect, SubmitJob):
-                self._executor.submit(effect)
+        """Carry out what the core made of an event; its jobs are begun already."""
         self._daemon.metrics.heard(event, heard_s)
         self._trace.heard(event, heard_s)
         self._fault_notes.heard(event)
@@ -362,8 +364,10 @@ class _House:
     def _carry_out(self, effect: Effect) -> None:
         self._fault_notes.saw(effect)
         match effect:
-            case SubmitJob() | Quarantined() | PairDegraded() | PairRestored():
-                pass  # begun, or noted, already
+            case SubmitJob():
+                self._executor.watch(effect)
+            case Quarantined() | PairDegraded() | PairRestored():
+                pass  # noted already
             case AllocateSequence() | ContinueSequence() | ReleaseSequence():
                 self._executor.control(effect)
             case ResetDevice():
@@ -381,12 +385,6 @@ class _House:
                 self._drained.set()
             case _:
                 self._dispatcher.perform(effect)
-
-
-def _turn_s(daemon: Daemon) -> float:
-    """For how long open replies may go on when another model's turn has come: none of them is cut by it."""
-    own_s = (tenant.deadline_s for tenant in daemon.policy.tenants.values() if tenant.deadline_s is not None)
-    return max(daemon.drain_s, daemon.policy.admission.deadline_default_s, *own_s)
 
 
 def _past_resets_s(history: FaultHistory) -> list[float]:

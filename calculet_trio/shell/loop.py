@@ -1,22 +1,28 @@
-"""The loop: the one task that calls the core, and performs what it decides.
+"""The loop: before the core, one at a time; and the one task that performs what the core decided.
 
-Everybody else posts events; posting never waits and works from ``finally`` blocks under cancellation.
+Everybody posts events; posting never waits and works from ``finally`` blocks under cancellation. Who may not wait for
+the loop's turn takes its own: an engine's thread, whose device stands still until the next job is decided, lays its
+event before the core itself (`CoreLoop.decide`), with all that was posted before it. Jobs are begun by whoever decides
+them; everything else is performed here, in the order in which it was decided.
 
-Source: ARCHITECTURE.md "Time", "Lifetimes".
+Source: ARCHITECTURE.md "Time", "How a step follows a step".
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import trio
 
-from calculet_trio.core.effects import Effect
+from calculet_trio.core.effects import Effect, SubmitJob
 from calculet_trio.core.events import Event, TimePassed
 from calculet_trio.core.serving import ServingCore
+from calculet_trio.core.slots import Slot
 from calculet_trio.core.snapshot import CoreSnapshot
+from calculet_trio.ids import RequestId
 from calculet_trio.shell.alarm import Alarm
 from calculet_trio.shell.bell import Bell
 
@@ -29,19 +35,29 @@ class CoreLoop:
 
     Args:
         core: the decisions.
-        perform: carries out what the core made of an event that it heard of at a moment, without waiting.
+        begin: puts a job before its engine, in the thread and at the moment in which it is decided.
+        perform: carries out the rest of what the core made of an event that it heard of at a moment, without waiting;
+            in the trio thread.
     """
 
     def __init__(
         self,
         core: ServingCore,
+        *,
+        begin: Callable[[SubmitJob, float], None],
         perform: Callable[[Event, Sequence[Effect], float], None],
     ) -> None:
         self._core = core
+        self._begin = begin
         self._perform = perform
+        self._turn = threading.Lock()  # the core is one's at a time, for as long as a decision takes
         self._inbox: deque[Event] = deque()
+        self._decided: deque[tuple[Event, Sequence[Effect], float]] = deque()
         self._bell = Bell()
         self._alarm = Alarm(self.nudge)
+        self._clock = trio.lowlevel.current_clock()
+        self._token = trio.lowlevel.current_trio_token()
+        self._home = threading.get_ident()
         self.rounds = 0
         """How many rounds have been completed since the start: proof that decisions are being made."""
 
@@ -54,9 +70,35 @@ class CoreLoop:
         """Ask for a round, even if nothing has happened."""
         self.post(TimePassed())
 
+    def decide(self, event: Event) -> None:
+        """Tell the core now, after what was posted before, and begin the jobs that it decides. From any thread.
+
+        What else it decides waits for `announce`.
+        """
+        self._inbox.append(event)
+        self._decide()
+
+    def announce(self) -> None:
+        """Have performed, in the trio thread, what was decided in this one; nothing, where that has been."""
+        if threading.get_ident() == self._home:
+            self._bell.ring()
+        elif self._decided:
+            self._token.run_sync_soon(self._bell.ring, idempotent=True)
+
     def snapshot(self) -> CoreSnapshot:
-        """The core's counts as they are now; never waits."""
-        return self._core.snapshot()
+        """The core's counts as they are now."""
+        with self._turn:
+            return self._core.snapshot()
+
+    def slots(self) -> tuple[Slot, ...]:
+        """See `calculet_trio.core.serving.ServingCore.slots`."""
+        with self._turn:
+            return self._core.slots()
+
+    def prompts(self) -> Mapping[RequestId, Sequence[int]]:
+        """See `calculet_trio.core.serving.ServingCore.prompts`."""
+        with self._turn:
+            return self._core.prompts()
 
     async def run(self) -> None:
         """Take events in the order they were posted, for ever.
@@ -66,13 +108,26 @@ class CoreLoop:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._alarm.run, name="alarm")
             while True:
-                self._round(trio.current_time())
+                self._round()
                 self.rounds += 1
-                wakeup_s = self._core.next_wakeup()
+                with self._turn:
+                    wakeup_s = self._core.next_wakeup()
                 self._alarm.set(inf if wakeup_s is None else wakeup_s)
                 await self._bell.wait()
 
-    def _round(self, now: float) -> None:
-        while self._inbox:
-            event = self._inbox.popleft()
-            self._perform(event, self._core.handle(event, now), now)
+    def _round(self) -> None:
+        while self._inbox or self._decided:
+            self._decide()
+            while self._decided:
+                self._perform(*self._decided.popleft())
+
+    def _decide(self) -> None:
+        with self._turn:
+            while self._inbox:
+                event = self._inbox.popleft()
+                now = self._clock.current_time()
+                effects = self._core.handle(event, now)
+                for effect in effects:
+                    if isinstance(effect, SubmitJob):
+                        self._begin(effect, now)
+                self._decided.append((event, effects, now))

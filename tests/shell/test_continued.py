@@ -45,6 +45,8 @@ async def answered(runtime, drop_tokens):
         (EngineId.PING,),
         settle=lambda _job, _finished: (),
         post=send.send_nowait,
+        decide=send.send_nowait,
+        announce=lambda: None,
         runner=ThreadRunner(),
         timeout=JobTimeout(),
         on_stuck=lambda _reason: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -40,14 +41,22 @@ class Told:
     def __init__(self) -> None:
         self.runtime = Gated()
         self.told = []
+        self.announced = []
         self.read = []
+        self.following = []
         self.line = EngineLine(
             self.runtime,
             None,
             read_out=self._read_out,
-            tell=lambda job, outcome: self.told.append((job, outcome)),
+            tell=self._hear,
+            announce=lambda: self.announced.append((len(self.told), len(self.runtime.submitted))),
             runner=ThreadRunner(),
         )
+
+    def _hear(self, job, outcome):
+        self.told.append((job, outcome))
+        if self.following:
+            self.line.begin(self.following.pop(0), timeout_s=60.0, bound_s=math.inf)
 
     def _read_out(self, job, finished, taken_s):
         self.read.append(threading.current_thread())
@@ -55,6 +64,7 @@ class Told:
 
     def begin(self, job, *, bound_s=60.0):
         self.line.begin(job, timeout_s=bound_s, bound_s=trio.current_time() + bound_s)
+        self.line.watch()
 
 
 async def test_jobs_follow_one_another_on_one_thread_without_a_turn_of_any_task():
@@ -72,6 +82,38 @@ async def test_jobs_follow_one_another_on_one_thread_without_a_turn_of_any_task(
     assert told.told == [(number, f"{number} read") for number in range(3)]
     assert len(set(told.read)) == 1
     assert told.read[0] is not threading.main_thread()
+
+
+async def test_a_job_that_follows_is_submitted_before_anybody_hears_of_the_one_before():
+    told = Told()
+    told.following = ["b", "c"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("a")
+        for _ in range(3):
+            told.runtime.gate.release()
+        await until(lambda: len(told.announced) == 4)
+        nursery.cancel_scope.cancel()
+    assert told.runtime.submitted == ["a", "b", "c"]
+    assert len(set(told.read)) == 1
+    assert told.announced == [(0, 1), (1, 2), (2, 3), (3, 3), (3, 3)]  # each once it is out, then that nothing is; and the end
+
+
+async def test_a_bound_that_was_kept_for_a_job_before_is_moved_to_the_one_that_is_out():
+    told = Told()
+    told.following = ["second"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("first", bound_s=0.05)
+        told.runtime.gate.release()
+        await until(lambda: "second" in told.runtime.submitted)
+        await trio.sleep(0.1)  # the first one's bound comes, and finds another job, which has a later one
+        assert told.told == [("first", "first read")]
+        assert told.line.bound_s == math.inf
+        told.runtime.gate.release()
+        await until(lambda: len(told.told) == 2)
+        assert told.line.bound_s is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_cancelled_it_stays_with_the_job_that_is_out_and_begins_no_other():
@@ -111,9 +153,10 @@ async def test_a_bound_is_the_jobs_own_and_an_idle_engine_has_none():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(told.line.run)
         told.begin("first", bound_s=30.0)
+        assert told.line.bound_s == pytest.approx(trio.current_time() + 30.0, abs=10.0)
         told.runtime.gate.release()
         await until(lambda: told.told)
-        assert told.line._bound.scope.deadline == float("inf")
+        assert told.line.bound_s is None
         nursery.cancel_scope.cancel()
 
 
