@@ -96,7 +96,7 @@ async def test_a_job_that_follows_is_submitted_before_anybody_hears_of_the_one_b
         nursery.cancel_scope.cancel()
     assert told.runtime.submitted == ["a", "b", "c"]
     assert len(set(told.read)) == 1
-    assert told.announced == [(0, 1), (1, 2), (2, 3), (3, 3), (3, 3)]  # each once it is out, then that nothing is; and the end
+    assert told.announced == [(0, 1), (1, 2), (2, 3), (3, 3), (3, 3)]  # each once it is out; nothing is; the end
 
 
 async def test_a_bound_that_was_kept_for_a_job_before_is_moved_to_the_one_that_is_out():
