@@ -315,6 +315,21 @@ def show_bare(rounds: int) -> None:
     print(f"bare wake-ups of a step, ms: {statistics.median(host_ms):.2f} (P99 {p99(host_ms):.2f}), of them {stages}")
 
 
+def show_reading(rounds: int) -> None:
+    """Print how long it takes to look at every logit once, after a step: what chooses from whole rows has to."""
+    shown = []
+    for lanes, kind in ((1, np.float32), (16, np.float32), (16, np.uint16)):
+        rows = np.ones((lanes, VOCABULARY), kind)
+        took_ms = []
+        for _ in range(rounds):
+            time.sleep(STEP_S[lanes])
+            took_ms.append(_took_ms(rows.max))
+        shown.append(
+            f"{lanes} of {rows.itemsize} bytes a logit {statistics.median(took_ms):.2f} (P99 {p99(took_ms):.2f})"
+        )
+    print(f"reading the rows of a step once, ms: {', '.join(shown)}")
+
+
 def show(points: Sequence[Point]) -> None:
     """Print the table, and the goals."""
     print(f"host time of a decode step, ms (P50 / P99); vocabulary {VOCABULARY:,}, steps of 17 ms (B1) and 20 ms (B16)")
@@ -371,6 +386,7 @@ def main() -> None:
                     points.append(measure(batch, sampling, inflight, **shared))
                     print(f"measured B{batch} {sampling}, {inflight} in flight", file=sys.stderr, flush=True)
     show_bare(options.rounds)
+    show_reading(options.rounds)
     show(points)
     print(f"\nload average at the end {os.getloadavg()[0]:.1f}; again: tools/bench_overhead {' '.join(sys.argv[1:])}")
     if options.json is not None:

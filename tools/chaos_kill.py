@@ -161,7 +161,8 @@ class Kills:
             self.answers[ending(answer)] += 1
 
     def _objection(self, answer: Answer, errand: Errand) -> str | None:
-        if answer.code in (None, "loading", "draining", "shutdown", "deadline_exceeded", "deadline_too_short"):
+        late = ("deadline_exceeded", "deadline_too_short", "queue_too_long")  # the last: by what was measured already
+        if answer.code in (None, "loading", "draining", "shutdown", *late):
             return objection(answer, errand, self.texts, may_break_off=True)
         return f"{answer.status} {answer.code}"
 

@@ -188,7 +188,7 @@ class FaultHistory:
     def _note(self, sentence: str, event: str, error: Exception) -> None:
         if sentence not in self.notes:  # said once: a full disk stays full
             self.notes = (*self.notes, sentence)
-            _log.warning(event, error=str(error))
+            _log.warning(event, means=sentence, error=str(error))
 
 
 class UnreadableHistory(Exception):

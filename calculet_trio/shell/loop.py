@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Final
 
 import trio
 
@@ -25,6 +26,9 @@ from calculet_trio.core.snapshot import CoreSnapshot
 from calculet_trio.ids import RequestId
 from calculet_trio.shell.alarm import Alarm
 from calculet_trio.shell.bell import Bell
+
+_LAG_S: Final = 0.005
+"""A trio thread that takes longer than this to hear of a decision has more streams to write than it can."""
 
 
 class CoreLoop:
@@ -58,6 +62,8 @@ class CoreLoop:
         self._clock = trio.lowlevel.current_clock()
         self._token = trio.lowlevel.current_trio_token()
         self._home = threading.get_ident()
+        self._announced_s: float | None = None
+        self._lag_s = 0.0
         self.rounds = 0
         """How many rounds have been completed since the start: proof that decisions are being made."""
 
@@ -73,17 +79,27 @@ class CoreLoop:
     def decide(self, event: Event) -> None:
         """Tell the core now, after what was posted before, and begin the jobs that it decides. From any thread.
 
-        What else it decides waits for `announce`.
+        What else it decides waits for `announce`. A loop that comes late is not run away from: it decides this itself
+        when it has performed what was before, so that a device is never faster than the streams that it fills.
         """
         self._inbox.append(event)
-        self._decide()
+        if self._lag_s <= _LAG_S:
+            self._decide()
 
     def announce(self) -> None:
-        """Have performed, in the trio thread, what was decided in this one; nothing, where that has been."""
+        """Have the trio thread do what is left of it; nothing, where nothing is."""
         if threading.get_ident() == self._home:
             self._bell.ring()
-        elif self._decided:
-            self._token.run_sync_soon(self._bell.ring, idempotent=True)
+        elif self._decided or self._inbox:
+            if self._announced_s is None:
+                self._announced_s = self._clock.current_time()
+            self._token.run_sync_soon(self._heed, idempotent=True)
+
+    def _heed(self) -> None:
+        announced_s, self._announced_s = self._announced_s, None
+        if announced_s is not None:
+            self._lag_s = self._clock.current_time() - announced_s
+        self._bell.ring()
 
     def snapshot(self) -> CoreSnapshot:
         """The core's counts as they are now."""

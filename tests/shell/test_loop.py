@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from itertools import count
 
 import pytest
 import trio
@@ -119,3 +121,34 @@ async def test_threads_and_the_loop_take_turns_and_every_effect_is_performed_onc
     assert rooms.performed == rooms.core.heard
     assert sorted(rooms.core.heard) == list(range((threads + 1) * each))
     assert rooms.core.moments == sorted(rooms.core.moments)
+
+
+async def test_a_loop_that_comes_late_decides_itself_until_it_is_in_time_again():
+    rooms = Rooms()
+
+    def tell(number):
+        rooms.loop.decide(gone(number))
+        rooms.loop.announce()
+        return threading.get_ident()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rooms.loop.run)
+        await trio.to_thread.run_sync(tell, 1)
+        await until(lambda: rooms.performed == [1])
+
+        busy = threading.Thread(target=tell, args=(2,))
+        busy.start()
+        busy.join()  # and the trio thread with it, which then does something else
+        time.sleep(0.05)  # noqa: ASYNC251
+        await until(lambda: rooms.performed == [1, 2])
+
+        await trio.to_thread.run_sync(tell, 3)
+        await until(lambda: rooms.performed == [1, 2, 3])
+        assert rooms.begun[2] == (3, threading.get_ident())
+
+        for number in count(4):  # the machine may be late, too
+            worker = await trio.to_thread.run_sync(tell, number)
+            await until(lambda number=number: rooms.performed[-1] == number)
+            if rooms.begun[-1] == (number, worker):
+                break
+        nursery.cancel_scope.cancel()
