@@ -29,14 +29,23 @@ def likeliest(row: Row, count: int) -> Ids:
         row: f32[vocab]; NaN counts as -inf; not modified.
         count: at least 1; more than the vocabulary means all of it.
     """
+    return ranked(row, count)[0]
+
+
+def ranked(row: Row, count: int) -> tuple[Ids, Row]:
+    """The ids of `likeliest`, and their logits, without a NaN."""
     if count == 1:
         largest = row.argmax()  # the first NaN, if there is any
-        return np.array([largest if not isnan(row[largest]) else without_nan(row).argmax()])
+        if isnan(row[largest]):
+            row = without_nan(row)
+            largest = row.argmax()
+        return np.array([largest]), row[largest : largest + 1]
     ids, floor = at_least(row, count)
-    if np.isnan(floor):
-        return likeliest(without_nan(row), count)
-    order = np.argsort(-row[ids], kind="stable")
-    return ids[order[:count]]
+    if isnan(floor):
+        return ranked(without_nan(row), count)
+    values = row[ids]
+    order = (-values).argsort(kind="stable")[:count]
+    return ids[order], values[order]
 
 
 def at_least(row: npt.NDArray[Any], count: int) -> tuple[Ids, Any]:
@@ -75,14 +84,17 @@ def _reaching_groups(row: npt.NDArray[Any], count: int, groups: int) -> tuple[Id
     Only groups whose maximum reaches it are looked at again.
     """
     grid = row[: groups * _GROUP].reshape(_GROUP, groups)  # columns are groups
-    rest = row[groups * _GROUP :]
     maxima = grid.max(axis=0)
-    peak = np.maximum(maxima.max(), rest.max(initial=maxima[0]))
-    if peak != peak:  # a NaN
+    largest = np.partition(maxima, groups - count)[groups - count :]
+    if (peak := largest.max()) != peak:  # a NaN, which counts as the largest of all
         return np.arange(0), peak
-    floor = np.partition(maxima, groups - count)[groups - count]
+    floor = largest[0]
     columns = (maxima >= floor).nonzero()[0]
     among = grid.take(columns, axis=1).ravel() >= floor
     members, within = np.divmod(among.nonzero()[0], columns.size)  # ten times as fast as nonzero of two dimensions
-    beyond = (rest >= floor).nonzero()[0] + groups * _GROUP
-    return np.concatenate((members * groups + columns[within], beyond)), floor
+    ids = members * groups + columns[within]
+    if (rest := row[groups * _GROUP :]).size:
+        if (peak := rest.max()) != peak:
+            return np.arange(0), peak
+        ids = np.concatenate((ids, (rest >= floor).nonzero()[0] + groups * _GROUP))
+    return ids, floor

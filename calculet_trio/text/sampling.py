@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calculet_trio.errors import InvalidRequest
 from calculet_trio.text.params import SamplingParams
-from calculet_trio.text.ranking import Ids, Row, likeliest, reaching, without_nan
+from calculet_trio.text.ranking import Ids, Row, likeliest, ranked, reaching, without_nan
 from calculet_trio.text.rows import Head
 
 GREEDY_BELOW_TEMPERATURE: Final = 1e-5
@@ -73,8 +73,7 @@ class Sampler:
         if self._ranked_tokens is None:
             token = self._choose_of_all(without_nan(adjusted))
         else:
-            ids = likeliest(adjusted, self._ranked_tokens)
-            token = self.choose_of(Head(ids, adjusted[ids] if self._is_greedy else without_nan(adjusted[ids])))
+            token = self.choose_of(Head(*ranked(adjusted, self._ranked_tokens)))
         if self._penalties is not None and token is not None:
             self._penalties.count(token)
         return token
@@ -87,11 +86,13 @@ class Sampler:
         if self._is_greedy:
             return int(ids[0])
         chance = self._generator.random()
-        weights = self._weights(head.values.astype(np.float64), peak)
-        if self._params.top_p < 1:
-            kept = _nucleus(weights, self._params.top_p * float(weights.sum()))
-            ids, weights = ids[:kept], weights[:kept]
-        return self._pick_of(ids, weights, chance)
+        params = self._params
+        weights = np.exp((head.values.astype(np.float64) - peak) / params.temperature)
+        bounds = weights.cumsum()
+        kept = _reached(bounds, params.top_p * bounds[-1]) if params.top_p < 1 else weights.size
+        if params.min_p > 0:
+            return self._pick_of(ids[:kept], weights[:kept], chance)
+        return int(ids[_fallen_on(bounds[:kept], chance)])
 
     def _choose_of_all(self, row: Row) -> int | None:
         peak = row.max()
@@ -197,12 +198,20 @@ class _Penalties:
 
 def _nucleus(weights: npt.NDArray[np.floating], wanted: float) -> int:
     """Length of the shortest prefix that weighs ``wanted``; at least 1."""
-    return min(int(weights.cumsum(dtype=np.float64).searchsorted(wanted)) + 1, weights.size)
+    return _reached(weights.cumsum(dtype=np.float64), wanted)
+
+
+def _reached(bounds: npt.NDArray[np.float64], wanted: float) -> int:
+    """Of a running sum: how many terms it takes to reach ``wanted``; all of them where rounding put that beyond."""
+    return min(int(bounds.searchsorted(wanted)) + 1, bounds.size)
 
 
 def _pick(weights: npt.NDArray[np.floating], chance: float) -> int:
     """The index that ``chance`` (in [0, 1)) falls on; never one of weight zero."""
-    bounds = weights.cumsum(dtype=np.float64)
+    return _fallen_on(weights.cumsum(dtype=np.float64), chance)
+
+
+def _fallen_on(bounds: npt.NDArray[np.float64], chance: float) -> int:
     return _first_above(bounds, chance * bounds[-1])
 
 
