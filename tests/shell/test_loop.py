@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from itertools import count
 
 import pytest
 import trio
@@ -123,8 +121,18 @@ async def test_threads_and_the_loop_take_turns_and_every_effect_is_performed_onc
     assert rooms.core.moments == sorted(rooms.core.moments)
 
 
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 0.0
+
+    def current_time(self):
+        return self.now
+
+
 async def test_a_loop_that_comes_late_decides_itself_until_it_is_in_time_again():
     rooms = Rooms()
+    rooms.loop._clock = clock = Clock()
 
     def tell(number):
         rooms.loop.decide(gone(number))
@@ -133,22 +141,18 @@ async def test_a_loop_that_comes_late_decides_itself_until_it_is_in_time_again()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rooms.loop.run)
-        await trio.to_thread.run_sync(tell, 1)
+        first = await trio.to_thread.run_sync(tell, 1)
         await until(lambda: rooms.performed == [1])
 
-        busy = threading.Thread(target=tell, args=(2,))
-        busy.start()
-        busy.join()  # and the trio thread with it, which then does something else
-        time.sleep(0.05)  # noqa: ASYNC251
+        other = threading.Thread(target=tell, args=(2,))
+        other.start()
+        other.join()  # the trio thread does something else
+        clock.now += 0.1
         await until(lambda: rooms.performed == [1, 2])
 
         await trio.to_thread.run_sync(tell, 3)
         await until(lambda: rooms.performed == [1, 2, 3])
-        assert rooms.begun[2] == (3, threading.get_ident())
-
-        for number in count(4):  # the machine may be late, too
-            worker = await trio.to_thread.run_sync(tell, number)
-            await until(lambda number=number: rooms.performed[-1] == number)
-            if rooms.begun[-1] == (number, worker):
-                break
+        last = await trio.to_thread.run_sync(tell, 4)
+        await until(lambda: rooms.performed == [1, 2, 3, 4])
+        assert rooms.begun == [(1, first), (2, other.ident), (3, threading.get_ident()), (4, last)]
         nursery.cancel_scope.cancel()
