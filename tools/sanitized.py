@@ -68,19 +68,19 @@ SCHEDULER: Final[dict[str, Any]] = {
     "admission": {"max_inflight_jobs": 2},
     "recovery": {"replay": True},
 }
-STARTS_ALLOCATIONS: Final = 120
+STARTS_ALLOCATIONS: Final = 110
 STARTS_WAITS: Final = 400
-"""At least so many as a first start makes, to show what the device is to be trusted with: some 100 and 340."""
+"""At least so many as a first start makes, to show what the device is to be trusted with: 109 and 346."""
 FAULTS: Final = (
-    ("no_capacity", STARTS_ALLOCATIONS, 0.1, 5),
+    ("no_capacity", STARTS_ALLOCATIONS, 0.05, 5),
     ("late", STARTS_WAITS, 0.0, 3),
     ("output_error", STARTS_WAITS, 0.1, 1),
     ("ccu_fault", STARTS_WAITS, 0.5, 1),
     ("pcie_error", STARTS_WAITS, 1.5, 1),
 )
 """What goes wrong: the emulator's name for it; how many calls of its kind come first, and how many more for each
-request; how often. The last two have the device reset. A reset is proven by fewer than a hundred jobs: if one of these
-fails, too, the device is lost, and rightly so. Hence the distance."""
+request; how often. The last two have the device reset. A reset is proven by fewer than a hundred jobs and twenty
+allocations: if one of these fails, too, the device is lost, and rightly so. Hence the distance."""
 ERRORS: Final = ("no_capacity", "output_error", "ccu_fault", "pcie_error")
 
 
