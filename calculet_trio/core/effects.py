@@ -1,4 +1,4 @@
-"""What the core wants done. The shell performs effects in order and decides nothing.
+"""What the core wants done. The shell begins jobs at once, performs the rest in order, and decides nothing.
 
 Source: SPEC section 3, 4 (S §3–§5).
 """

@@ -144,7 +144,7 @@ class ServingCore:
             now: monotonic seconds, never less than in the call before.
 
         Returns:
-            What is to be done, in this order.
+            What is to be done, in this order; jobs may be begun before the rest.
         """
         self._take_in(event, now)
         self._expire(now)

@@ -172,7 +172,7 @@ class ServiceMetrics:
     # ---- what the daemon tells ------------------------------------------------------------------
 
     def heard(self, event: Event, now: float) -> None:
-        """The core is being told this. Called in the loop; touches one job or one lane."""
+        """The core was told this. Called in the loop; touches one job or one lane."""
         for reason, _ in seen_in_event(event):
             self._errors.labels(reason.value).inc()
         match event:

@@ -44,7 +44,7 @@ class EventTrace:
         return True
 
     def heard(self, event: Event, now: float) -> None:
-        """The core is about to be told ``event``."""
+        """The core was told ``event``, at ``now``."""
         if self._began_s is None or isinstance(event, TimePassed):
             return
         if isinstance(event, _ENDINGS) and event.job in self._running:

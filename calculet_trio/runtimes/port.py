@@ -262,7 +262,10 @@ class Runtime(Protocol):
         """Drop the last ``tokens`` of a sequence that no job holds. True if done."""
 
     def submit(self, engine: EngineId, job: Job) -> Submitted | NotSubmitted:
-        """Hand a job over. Validates every lane first: a bad one is ``NotSubmitted`` for the whole job."""
+        """Hand a job over; returns as soon as the device has it.
+
+        Validates every lane first: a bad one is ``NotSubmitted`` for the whole job.
+        """
 
     def wait(self, engine: EngineId, ticket: Ticket, timeout_s: float) -> Finished | Unknown:
         """Block until the job is done or ``timeout_s`` have passed. Called once per ticket."""

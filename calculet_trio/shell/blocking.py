@@ -27,7 +27,10 @@ class Line(Protocol):
     """
 
     def put(self, call: Callable[[], Any]) -> None:
-        """Begin the call; waits for nothing but, for a moment, its thread. After `close` it is not begun at all."""
+        """Begin the call. After `close` it is not begun at all.
+
+        The trio thread waits for a moment for a worker that it wakes; nobody else waits for anything.
+        """
 
     def close(self) -> None:
         """No further call is begun; `run` returns when the one that is out has ended."""
@@ -91,13 +94,15 @@ class _ThreadLine:
         self._is_closed = False
         self._limiter = trio.CapacityLimiter(1)
         self._home = threading.get_ident()
+        self._is_waiting = False
 
     def put(self, call: Callable[[], Any]) -> None:
         if not self._is_closed:
             taken = threading.Lock()
             taken.acquire()
+            is_waiting = self._is_waiting
             self._calls.put((call, taken))
-            if threading.get_ident() == self._home:
+            if is_waiting and threading.get_ident() == self._home:
                 taken.acquire(timeout=_HAND_OVER_S)
 
     def close(self) -> None:
@@ -109,7 +114,12 @@ class _ThreadLine:
         await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     def _work(self, deliver: Callable[[Any], None]) -> None:
-        while (item := self._calls.get()) is not None:
+        while True:
+            self._is_waiting = True
+            item = self._calls.get()
+            self._is_waiting = False
+            if item is None:
+                return
             call, taken = item
             taken.release()
             deliver(call())

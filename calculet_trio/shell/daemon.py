@@ -53,7 +53,7 @@ class Observer(Protocol):
         """Where the device's last reading, and what is remembered of its faults, can be read from now on."""
 
     def heard(self, event: Event, now: float) -> None:
-        """The core is being told this."""
+        """The core was told this, then."""
 
     def saw(self, effect: Effect, now: float) -> None:
         """The core decided this."""

@@ -23,13 +23,14 @@ import attrs
 import trio
 
 from calculet_trio.core.events import FaultReason
-from calculet_trio.core.jobs import EngineId, Job
+from calculet_trio.core.jobs import EngineId, Job, PrefillJob
 from calculet_trio.runtimes.port import Finished, NotSubmitted, Runtime, Unknown
 from calculet_trio.shell.alarm import Alarm
 from calculet_trio.shell.blocking import BlockingRunner
 
 T = TypeVar("T")
 
+_AGAIN_S: Final = 1.0
 HURRIED_S: Final = 2.0
 """However much hurry there is, a call is given so long: one that the end of a drain meets is not stuck for that."""
 
@@ -97,8 +98,8 @@ class EngineLine:
             engine's buffers are reused.
         tell: called with each job and what ``read_out`` made of it, or the outcome that there was none; in the engine's
             thread, which it may give its next job, or, of a job that got stuck, in the trio thread.
-        announce: called in the engine's thread after ``tell``, when the device has its next job or there is none: what
-            was told has consequences, and the device does not wait for them.
+        announce: called when a decode step is out, a prefill is about to be, or nothing is: what was told has
+            consequences, and no device waits for them. In the engine's thread, and in the end in the trio thread.
         runner: how blocking calls run.
     """
 
@@ -122,6 +123,7 @@ class EngineLine:
         self._alarm = Alarm(self._look)
         self._over = threading.Lock()
         self._out: _Out | None = None
+        self._is_telling = False
         self._stuck: _Out | None = None
 
     @property
@@ -166,6 +168,11 @@ class EngineLine:
                 self._tell(self._stuck.job, Unknown(FaultReason.STUCK_WAIT))
             self._announce()
 
+    @property
+    def _job(self) -> Job | None:
+        out = self._out
+        return None if out is None else out.job
+
     def _run_job(self, out: _Out, timeout_s: float) -> tuple[_Out, Any]:
         read_out = partial(self._read_out, out.job)
         outcome = _submit_and_wait(self._runtime, self._engine, timeout_s, read_out, out, submitted=self._announce)
@@ -177,9 +184,11 @@ class EngineLine:
             if out.is_over:  # it was given up in the moment in which it ended
                 return
             out.is_over = True
-            self._out = None
+            self._out, self._is_telling = None, True
         self._tell(out.job, outcome)
-        if self._out is None:
+        self._is_telling = False
+        following = self._job
+        if following is None or isinstance(following, PrefillJob):  # which takes longer to hand over
             self._announce()
 
     def _look(self) -> None:
@@ -187,6 +196,8 @@ class EngineLine:
         with self._over:
             out = self._out
             if out is None:
+                if self._is_telling:  # the next one may be begun just now
+                    self._alarm.set(trio.current_time() + _AGAIN_S)
                 return
             if trio.current_time() < out.bound_s:
                 self._alarm.set(out.bound_s)
@@ -253,11 +264,14 @@ def _submit_and_wait(
     submitted_s = time.perf_counter()
     try:
         taken = runtime.submit(engine, out.job)
-        if isinstance(taken, NotSubmitted):
-            return taken
-        submitted()
-        outcome = runtime.wait(engine, taken.ticket, timeout_s)
     except Exception:  # noqa: BLE001 - a runtime that raises has told us nothing about the device
+        return Unknown(FaultReason.RUNTIME_ERROR)
+    if isinstance(taken, NotSubmitted):
+        return taken
+    submitted()
+    try:
+        outcome = runtime.wait(engine, taken.ticket, timeout_s)
+    except Exception:  # noqa: BLE001 - see above
         return Unknown(FaultReason.RUNTIME_ERROR)
     if isinstance(outcome, Unknown):
         return outcome

@@ -54,7 +54,7 @@ class FaultNotes:
         self._written = trio.open_memory_channel[FaultRecord](len(FaultReason))
 
     def heard(self, event: Event) -> None:
-        """Note a fault that the core is being told of; never waits."""
+        """Note a fault that the core was told of; never waits."""
         for reason, where in seen_in_event(event):
             self._note(reason, where)
 

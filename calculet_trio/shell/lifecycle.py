@@ -355,7 +355,7 @@ class _House:
         now = trio.current_time()
         for effect in effects:
             self._daemon.metrics.saw(effect, now)
-            self._trace.decided(effect, now)
+            self._trace.decided(effect, heard_s)
             if isinstance(effect, Deliver):  # by far the most
                 self._dispatcher.perform(effect)
             else:

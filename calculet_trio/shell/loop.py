@@ -35,7 +35,8 @@ class CoreLoop:
     """A mailbox before the core.
 
     The mailbox is bounded by its senders: a request has at most four events under way, a job one, a lane
-    two, and requests, jobs and lanes have limits of their own.
+    two, and requests, jobs and lanes have limits of their own. What is decided and not performed is what engines
+    decide while the trio thread takes `_LAG_S` to hear of it.
 
     Args:
         core: the decisions.
@@ -65,7 +66,7 @@ class CoreLoop:
         self._announced_s: float | None = None
         self._lag_s = 0.0
         self.rounds = 0
-        """How many rounds have been completed since the start: proof that decisions are being made."""
+        """How many rounds have been completed since the start: proof that what is decided is performed."""
 
     def post(self, event: Event) -> None:
         """Tell the core; it will hear of it in the loop's next round. From the trio thread only."""
@@ -83,7 +84,9 @@ class CoreLoop:
         when it has performed what was before, so that a device is never faster than the streams that it fills.
         """
         self._inbox.append(event)
-        if self._lag_s <= _LAG_S:
+        announced_s = self._announced_s  # and not heard of yet
+        lag_s = 0.0 if announced_s is None else self._clock.current_time() - announced_s
+        if max(lag_s, self._lag_s) <= _LAG_S:
             self._decide()
 
     def announce(self) -> None:
@@ -129,13 +132,16 @@ class CoreLoop:
                 with self._turn:
                     wakeup_s = self._core.next_wakeup()
                 self._alarm.set(inf if wakeup_s is None else wakeup_s)
-                await self._bell.wait()
+                if self._inbox or self._decided:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._bell.wait()
 
     def _round(self) -> None:
-        while self._inbox or self._decided:
-            self._decide()
-            while self._decided:
-                self._perform(*self._decided.popleft())
+        """What is there; what comes meanwhile, from here or from an engine's thread, is the next round's."""
+        self._decide()
+        for _ in range(len(self._decided)):
+            self._perform(*self._decided.popleft())
 
     def _decide(self) -> None:
         with self._turn:

