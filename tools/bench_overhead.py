@@ -9,7 +9,7 @@ there to the next submission is the host's, in stages:
 
 woken      the engine's thread runs again; here a timer wakes it, on a board an interrupt would
 sampled    every lane's token was chosen, and its text made
-told       it lies before the core, in the trio thread
+told       it is about to be laid before the core
 decided    the core has settled the lanes and planned, and the runtime's ``submit`` is called
 
 Scheduling and dispatch are the last two. Idle is the device's time without a step, of all the time in which every

@@ -100,7 +100,7 @@ class _ThreadLine:
         if not self._is_closed:
             taken = threading.Lock()
             taken.acquire()
-            is_waiting = self._is_waiting
+            is_waiting = self._is_waiting  # else it comes to the call in its own time: before that there is no waiting
             self._calls.put((call, taken))
             if is_waiting and threading.get_ident() == self._home:
                 taken.acquire(timeout=_HAND_OVER_S)

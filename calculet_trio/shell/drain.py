@@ -31,6 +31,7 @@ from calculet_trio.shell.blocking import BlockingRunner
 T = TypeVar("T")
 
 _AGAIN_S: Final = 1.0
+"""A bound that comes between two jobs, of which the next is not begun yet, is looked at again after so long."""
 HURRIED_S: Final = 2.0
 """However much hurry there is, a call is given so long: one that the end of a drain meets is not stuck for that."""
 

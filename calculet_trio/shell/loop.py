@@ -81,7 +81,7 @@ class CoreLoop:
         """Tell the core now, after what was posted before, and begin the jobs that it decides. From any thread.
 
         What else it decides waits for `announce`. A loop that comes late is not run away from: it decides this itself
-        when it has performed what was before, so that a device is never faster than the streams that it fills.
+        in its next round, so that a device is never faster than the streams that it fills.
         """
         self._inbox.append(event)
         announced_s = self._announced_s  # and not heard of yet

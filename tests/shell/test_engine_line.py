@@ -17,6 +17,8 @@ from calculet_trio.shell.blocking import ThreadRunner
 from calculet_trio.shell.drain import EngineLine
 from tests.shell.house import ask, living, until
 
+FAR_S = 1e12
+
 
 class Gated:
     """A runtime whose waits end when the test says so."""
@@ -60,7 +62,7 @@ class Told:
         if self.held is not None:
             assert self.held.wait(timeout=60)
         if self.following:
-            self.line.begin(self.following.pop(0), timeout_s=60.0, bound_s=math.inf)
+            self.line.begin(self.following.pop(0), timeout_s=60.0, bound_s=FAR_S)
 
     def _read_out(self, job, finished, taken_s):
         self.read.append(threading.current_thread())
@@ -88,16 +90,22 @@ async def test_jobs_follow_one_another_on_one_thread_without_a_turn_of_any_task(
     assert told.read[0] is not threading.main_thread()
 
 
-async def test_a_job_that_follows_is_submitted_before_anybody_hears_of_the_one_before():
+async def in_a_row(first, *, following):
+    """What was told of jobs of which each is begun where the one before is told of, and nothing holds them up."""
     told = Told()
-    told.following = ["b", "c"]
+    told.following = list(following)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(told.line.run)
-        told.begin("a")
-        for _ in range(3):
+        told.begin(first)
+        for _ in range(1 + len(following)):
             told.runtime.gate.release()
         await until(lambda: len(told.announced) == 4)
         nursery.cancel_scope.cancel()
+    return told
+
+
+async def test_a_job_that_follows_is_submitted_before_anybody_hears_of_the_one_before():
+    told = await in_a_row("a", following=["b", "c"])
     assert told.runtime.submitted == ["a", "b", "c"]
     assert len(set(told.read)) == 1
     assert told.announced == [(0, 1), (1, 2), (2, 3), (3, 3), (3, 3)]  # each once it is out; nothing is; the end
@@ -111,8 +119,9 @@ async def test_a_bound_that_was_kept_for_a_job_before_is_moved_to_the_one_that_i
         told.begin("first")
         told.runtime.gate.release()
         await until(lambda: "second" in told.runtime.submitted)
+        assert told.line._alarm._moment_s < FAR_S
         told.line._alarm.set(0.0)  # the first one's bound comes, and finds another job, which has a later one
-        await until(lambda: told.line._alarm._moment_s == told.line.bound_s == math.inf)
+        await until(lambda: told.line._alarm._moment_s == told.line.bound_s == FAR_S)
         assert told.told == [("first", "first read")]
         told.runtime.gate.release()
         await until(lambda: len(told.told) == 2)
@@ -136,15 +145,7 @@ async def test_a_bound_that_comes_between_two_jobs_is_looked_at_again():
 
 async def test_before_a_prefill_is_handed_over_what_was_before_is_announced():
     prefill = PrefillJob(None, None, None, None)
-    told = Told()
-    told.following = [prefill]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(told.line.run)
-        told.begin("a")
-        for _ in range(2):
-            told.runtime.gate.release()
-        await until(lambda: len(told.announced) == 4)
-        nursery.cancel_scope.cancel()
+    told = await in_a_row("a", following=[prefill])
     assert told.announced == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 2)]
 
 
